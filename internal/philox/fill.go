@@ -17,8 +17,9 @@ func (s Stream) FillUniform(dst []float32, start uint64) {
 	for len(dst) > 0 {
 		w := words[:min(chunk, len(dst))]
 		s.FillUint32(w, start)
+		d := dst[:len(w)]
 		for j, word := range w {
-			dst[j] = Float32(word)
+			d[j] = Float32(word)
 		}
 		dst, start = dst[len(w):], start+uint64(len(w))
 	}
