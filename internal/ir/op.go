@@ -15,7 +15,7 @@ type (
 	// Iota holds each element's index along Axis, as float32.
 	Iota struct{ Axis int }
 	// Rand holds uniform numbers in [0,1) from the counter-based generator: element i of sample s (dimension 0) is word
-	// (first + s) * size/shape[0] + i of stream Stream, where first is the index of the rank's first sample in the whole
+	// (first + s) * size/shape[0] + i of the Philox stream (key [Runtime.Key], stream Stream), where first is the index of the rank's first sample in the whole
 	// batch; see Runtime. The same bits come out on any number of ranks.
 	Rand struct{ Stream uint64 }
 )
@@ -152,7 +152,7 @@ type (
 	//
 	//	-(1-Smoothing) w[y] log p[y] - Smoothing/C sum_c w[c] log p[c],  p = softmax(logits[n])
 	//
-	// and 0 where the label is Ignore. Other labels outside 0..C-1 end the step with an [IndexError].
+	// and 0 where the label is Ignore. Labels have passed a CheckIndex of the same bound.
 	CrossEntropy struct {
 		Smoothing float64
 		Ignore    int
@@ -164,9 +164,10 @@ type (
 	}
 )
 
-// AllReduceSum adds a value up over the active ranks of a step, in rank order; every rank gets the sum. It stands in the
-// middle of a graph (synchronised statistics); the reduction of gradients is a [Collective] between graphs.
-type AllReduceSum struct{}
+// AllReduceSum adds a value up over ranks, in rank order; every rank gets the sum. The ranks are those that have samples in
+// this step, or all when All is set. It stands in the middle of a graph (synchronised statistics, the norm of sharded
+// gradients); the reduction of gradients is a [Collective] between graphs.
+type AllReduceSum struct{ All bool }
 
 func (Read) op()             {}
 func (Const) op()            {}
