@@ -1,0 +1,270 @@
+package ir
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+)
+
+// Compile makes a program of parts, which run one after the other. size holds the elements of the regions that belong to the
+// rank (Params, Grads, State, Buffers) and the least that Hyper, Input and Output have; Work and Consts follow from the graphs.
+//
+// An error is a mistake in a graph: a shape, a store that overlaps another, a slot past the end of its region.
+func Compile(name string, size [NumRegions]int, parts ...Part) (*Program, error) {
+	c := &compiler{p: &Program{Name: name, Size: size}}
+	graphs := make([]*part, len(parts))
+	for i, pt := range parts {
+		var err error
+		switch {
+		case pt.Graph != nil:
+			graphs[i], err = c.prepare(pt.Graph)
+		case pt.Collective != nil && pt.On != nil:
+			err = c.slot(pt.On)
+		default:
+			err = errors.New("ir: neither a graph nor a collective on a slot")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: part %d: %w", name, i, err)
+		}
+	}
+	c.p.Size[Work] = plan(c.buffers)
+	for i, pt := range parts {
+		if g := graphs[i]; g != nil {
+			g.emit()
+			continue
+		}
+		on := pt.On
+		o := Operand{on.Region, on.Offset, on.DType, Of(on.Shape.Size()), []int{1}}
+		c.p.Steps = append(c.p.Steps, Step{Op: *pt.Collective, In: []Operand{o}, Out: []Operand{o}, Name: on.Name})
+	}
+	c.p.Size[Consts] = len(c.p.Consts)
+	if err := c.p.Verify(); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	dump("planned", c.p)
+	return c.p, nil
+}
+
+func dump(pass string, what fmt.Stringer) {
+	if os.Getenv("TANDEM_DUMP") == "ir" {
+		fmt.Fprintf(os.Stderr, "-- %s\n%s\n", pass, what)
+	}
+}
+
+// compiler turns parts into the steps of one program.
+type compiler struct {
+	p       *Program
+	buffers []*buffer
+	clock   int // counts units, as the lifetimes of buffers see them
+}
+
+func (c *compiler) slot(s *Slot) error {
+	if s.Offset < 0 || s.Region >= Work {
+		return fmt.Errorf("ir: slot %s: no place for callers at %s+%d", s.Name, s.Region, s.Offset)
+	}
+	switch s.Region {
+	case Hyper, Input, Output:
+		c.p.Size[s.Region] = max(c.p.Size[s.Region], s.End())
+	default:
+		if s.End() > c.p.Size[s.Region] {
+			return fmt.Errorf("ir: slot %s ends at %d, past the %d elements of %s", s.Name, s.End(), c.p.Size[s.Region], s.Region)
+		}
+	}
+	if !slices.Contains(c.p.Slots, s) {
+		c.p.Slots = append(c.p.Slots, s)
+	}
+	return nil
+}
+
+// place is where a value lies: in a buffer of the work arena, or at a fixed place.
+type place struct {
+	buf    *buffer
+	region Region
+	offset int
+}
+
+// part is the state of compiling one graph.
+type part struct {
+	*compiler
+	f      *fuser
+	places map[*Value]place
+	order  []*unit
+	last   map[*Value]int // the last unit, by position, that reads a value from memory
+	tail   []Store        // stores that are copies at the end
+}
+
+// prepare takes a graph through the passes, up to knowing what buffers it needs and when.
+func (c *compiler) prepare(g *Graph) (*part, error) {
+	if err := g.Err(); err != nil {
+		return nil, err
+	}
+	dump("built", g)
+	g, err := simplify(g, &c.p.Checks)
+	if err != nil {
+		return nil, err
+	}
+	dump("simplified", g)
+	for _, v := range g.Values {
+		if r, ok := v.Op.(Read); ok {
+			if err := c.slot(r.Slot); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, st := range g.Stores {
+		if err := c.slot(st.Slot); err != nil {
+			return nil, err
+		}
+	}
+	f := fuse(g)
+	p := &part{compiler: c, f: f, places: map[*Value]place{}, last: map[*Value]int{}}
+	for _, st := range g.Stores {
+		p.store(st)
+	}
+	if p.order, err = f.schedule(); err != nil {
+		return nil, err
+	}
+	p.lifetimes()
+	return p, nil
+}
+
+// store decides how a store happens: its value computed right in the slot, where nothing still needs what the slot held, or
+// copied there at the end.
+func (p *part) store(st Store) {
+	w := p.f.views[st.Value]
+	if r, ok := w.base.Op.(Read); ok && w.whole() && r.Slot.Region == st.Slot.Region && r.Slot.Offset == st.Slot.Offset {
+		return // the slot keeps what it has
+	}
+	u := p.f.unit[w.base]
+	_, placed := p.places[w.base]
+	if u != nil && !placed && w.whole() && p.orderAfterReaders(u, st.Slot) {
+		p.places[w.base] = place{region: st.Slot.Region, offset: st.Slot.Offset}
+		return
+	}
+	if r, ok := w.base.Op.(Read); ok && p.overwritten(r.Slot) {
+		// The source will be gone at the end of the graph: copy it aside first.
+		v := st.Value
+		c := &unit{op: Copy{}, root: &Value{ID: v.ID, Op: Reshape{}, Args: []*Value{v}, Shape: v.Shape, DType: v.DType, Name: v.Name}}
+		c.result, c.min, c.max = c.root, v.ID, v.ID
+		p.f.addUnit(c)
+		for _, o := range p.f.g.Stores {
+			if overlaps(o.Slot, r.Slot) && p.f.unit[p.f.views[o.Value].base] != nil {
+				wr := p.f.unit[p.f.views[o.Value].base]
+				wr.after = append(wr.after, c)
+			}
+		}
+		st.Value = c.root
+	}
+	p.tail = append(p.tail, st)
+}
+
+func (p *part) overwritten(s *Slot) bool {
+	for _, st := range p.f.g.Stores {
+		if overlaps(st.Slot, s) {
+			return true
+		}
+	}
+	return false
+}
+
+func overlaps(a, b *Slot) bool {
+	return a.Region == b.Region && a.Offset < b.End() && b.Offset < a.End()
+}
+
+// orderAfterReaders makes every unit that reads slot s run before u, which will write it. It reports false, and changes
+// nothing, where that can't be.
+func (p *part) orderAfterReaders(u *unit, s *Slot) bool {
+	var before []*unit
+	for _, r := range p.f.units() {
+		for _, w := range p.f.loads(r) {
+			read, ok := w.base.Op.(Read)
+			if !ok || !overlaps(read.Slot, s) {
+				continue
+			}
+			switch {
+			case r == u:
+				// In place: element by element, or not at all.
+				if !isFused(u) || !w.whole() || read.Slot.Offset != s.Offset || !w.shape.Equal(u.root.Shape) {
+					return false
+				}
+			default:
+				p.f.search++
+				if p.f.reaches(r, u) {
+					return false
+				}
+				before = append(before, r)
+			}
+		}
+	}
+	u.after = append(u.after, before...)
+	return true
+}
+
+// lifetimes gives every value that a unit leaves in memory, and has no place yet, a buffer.
+func (p *part) lifetimes() {
+	read := func(v *Value, pos int) { p.last[v] = max(p.last[v], pos) }
+	for _, u := range p.order {
+		for _, w := range p.f.loads(u) {
+			read(w.base, u.pos)
+		}
+	}
+	for _, st := range p.tail {
+		read(p.f.views[st.Value].base, len(p.order))
+	}
+	for _, u := range p.order {
+		u.outs = p.outputs(u)
+		for _, v := range u.outs {
+			if _, ok := p.places[v]; ok {
+				continue
+			}
+			if b := p.reuse(u, v); b != nil {
+				b.end = p.clock + max(p.last[v], u.pos)
+				p.places[v] = place{buf: b, region: Work}
+				continue
+			}
+			b := &buffer{size: v.Shape.Size(), start: p.clock + u.pos, end: p.clock + max(p.last[v], u.pos)}
+			p.buffers = append(p.buffers, b)
+			p.places[v] = place{buf: b, region: Work}
+		}
+	}
+	p.clock += len(p.order) + 1
+}
+
+// outputs lists the values that u leaves in memory.
+func (p *part) outputs(u *unit) []*Value {
+	if !isFused(u) {
+		return []*Value{u.result}
+	}
+	var out []*Value
+	for _, v := range u.members {
+		_, placed := p.places[v]
+		if _, read := p.last[v]; read || placed {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// reuse finds a buffer that u reads for the last time, element by element, so that v may take its place.
+func (p *part) reuse(u *unit, v *Value) *buffer {
+	if !isFused(u) {
+		return nil
+	}
+	for _, w := range p.f.loads(u) {
+		pl, ok := p.places[w.base]
+		if !ok || pl.buf == nil || pl.buf.end != p.clock+u.pos || p.f.unit[w.base] == u || pl.buf.size != v.Shape.Size() {
+			continue
+		}
+		same := true
+		for _, x := range p.f.loads(u) {
+			if xp, ok := p.places[x.base]; ok && xp.buf == pl.buf && !(x.whole() && x.shape.Equal(v.Shape)) {
+				same = false
+			}
+		}
+		if same && w.base.DType == v.DType {
+			return pl.buf
+		}
+	}
+	return nil
+}

@@ -1,0 +1,157 @@
+package ir
+
+import (
+	"strings"
+	"testing"
+)
+
+// slotsOf lays the given shapes one after the other in a region.
+func slotsOf(r Region, names string, shapes ...Shape) []*Slot {
+	var out []*Slot
+	off := 0
+	for i, name := range strings.Fields(names) {
+		out = append(out, &Slot{Region: r, Name: name, Offset: off, Shape: shapes[i]})
+		off = align(off + shapes[i].Size())
+	}
+	return out
+}
+
+func end(slots []*Slot) int { return align(slots[len(slots)-1].End()) }
+
+// trainingStep is one linear layer with relu, squared loss and momentum: a forward and backward graph, a collective, an
+// update.
+func trainingStep(t *testing.T) *Program {
+	t.Helper()
+	shapes := []Shape{Of(5, 3), Of(5)}
+	p := slotsOf(Params, "w b", shapes...)
+	d := slotsOf(Grads, "w b", shapes...)
+	x := &Slot{Region: Input, Name: "x", Shape: Of(4, 3)}
+	loss := &Slot{Region: Output, Name: "loss", Shape: Of()}
+	n := end(p)
+
+	var g Graph
+	g.SetScope("fc")
+	w, b, in := g.Read(p[0]), g.Read(p[1]), g.Read(x)
+	y := g.Map(Relu, g.Plus(g.MatMul(in, g.T(w)), b))
+	g.SetScope("loss")
+	g.Store(loss, g.Sum(g.Map(Square, y)))
+	dy := g.Times(g.Scale(y, 2), g.Map(Gt, y, g.Const(0)))
+	g.Store(d[0], g.T(g.MatMul(g.T(in), dy)))
+	g.Store(d[1], g.Sum(dy, 0))
+
+	var u Graph
+	flat := func(r Region, name string) *Slot { return &Slot{Region: r, Name: name, Shape: Of(n)} }
+	fp, fg, fm := flat(Params, "all"), flat(Grads, "all"), flat(State, "momentum")
+	lr := u.Read(&Slot{Region: Hyper, Name: "lr", Shape: Of()})
+	m := u.Plus(u.Scale(u.Read(fm), 0.9), u.Read(fg))
+	u.Store(fm, m)
+	u.Store(fp, u.Minus(u.Read(fp), u.Times(lr, m)))
+
+	prog, err := Compile("train", [NumRegions]int{Params: n, Grads: n, State: n},
+		Part{Graph: &g}, Part{Collective: &Collective{Kind: AllReduce}, On: fg}, Part{Graph: &u})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return prog
+}
+
+func kinds(p *Program) string {
+	var out []string
+	for _, s := range p.Steps {
+		out = append(out, opName(s.Op))
+	}
+	return strings.Join(out, " ")
+}
+
+func TestTrainingStepFuses(t *testing.T) {
+	p := trainingStep(t)
+	want := "MatMul Reduce Fused MatMul Reduce Collective Fused"
+	if got := kinds(p); got != want {
+		t.Errorf("steps are %s, want %s\n%s", got, want, p)
+	}
+	first := p.Steps[0]
+	if first.Epilogue.Bias == 0 || !first.Epilogue.Relu {
+		t.Errorf("the first product takes in neither bias nor relu:\n%s", p)
+	}
+	update := p.Steps[len(p.Steps)-1]
+	if len(update.Out) != 2 || update.Out[0].Region != State || update.Out[1].Region != Params {
+		t.Errorf("the update is not one loop in place:\n%s", p)
+	}
+	for _, s := range p.Steps {
+		for _, o := range s.Out {
+			if o.Region == Grads && opName(s.Op) == "Copy" {
+				t.Errorf("a gradient is copied:\n%s", p)
+			}
+		}
+	}
+	mem := p.Memory()
+	if mem.Parameters != 512 || mem.Gradients != 512 || mem.OptimizerState != 512 {
+		t.Errorf("memory is %+v", mem)
+	}
+	if want := int64(roundUp(int64(p.Size[Work])*4, AllocUnit)); mem.Activations != want {
+		t.Errorf("activations take %d, want %d", mem.Activations, want)
+	}
+}
+
+func TestStoreThatSwapsSlots(t *testing.T) {
+	a := &Slot{Region: Params, Name: "a", Shape: Of(8)}
+	b := &Slot{Region: Params, Name: "b", Offset: 64, Shape: Of(8)}
+	var g Graph
+	g.Store(a, g.Read(b))
+	g.Store(b, g.Read(a))
+	p, err := Compile("swap", [NumRegions]int{Params: 128}, Part{Graph: &g})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := kinds(p); got != "Copy Copy Copy Copy" {
+		t.Errorf("steps are %s", got)
+	}
+}
+
+func TestSharedAndFolded(t *testing.T) {
+	x := &Slot{Region: Input, Name: "x", Shape: Of(6)}
+	out := slotsOf(Output, "a b", Of(6), Of(6))
+	var g Graph
+	r := g.Read(x)
+	g.Store(out[0], g.Plus(g.Times(r, g.Const(1)), g.Map(Exp, r)))
+	g.Store(out[1], g.Plus(g.Map(Exp, g.Neg(g.Neg(r))), g.Plus(r, g.Times(g.Const(0), g.Const(3)))))
+	var checks []Check
+	s, err := simplify(&g, &checks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Values) != 3 {
+		t.Errorf("want read, exp and one sum, got\n%s", s)
+	}
+}
+
+func TestMistakesAreNamed(t *testing.T) {
+	x := &Slot{Region: Input, Name: "x", Shape: Of(4, 3)}
+	for _, c := range []struct {
+		name, want string
+		build      func(g *Graph)
+	}{
+		{"product", "no product of [4,3] and [4,3]", func(g *Graph) { g.MatMul(g.Read(x), g.Read(x)) }},
+		{"broadcast", "shapes [4,3] and [4] do not broadcast", func(g *Graph) { g.Plus(g.Read(x), g.Const(0, 4)) }},
+		{"reshape", "[4,3] has 12 elements, [5] has 5", func(g *Graph) { g.Reshape(g.Read(x), 5) }},
+		{"store", "x f32[4,3] takes a value of that shape", func(g *Graph) { g.Store(x, g.Const(0, 3)) }},
+		{"stored twice", "overlaps", func(g *Graph) {
+			o := &Slot{Region: Output, Name: "o", Shape: Of()}
+			g.Store(o, g.Const(0))
+			g.Store(o, g.Const(1))
+		}},
+		{"kernel", "larger than the padded input", func(g *Graph) {
+			g.Add(Conv2d{Window{Kernel: [2]int{5, 5}, Stride: [2]int{1, 1}, Dilation: [2]int{1, 1}, Groups: 1}}, nil, g.Const(0, 1, 1, 4, 4), g.Const(0, 1, 1, 5, 5))
+		}},
+	} {
+		var g Graph
+		g.SetScope("layer")
+		c.build(&g)
+		if err := g.Err(); err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "layer: ") {
+			t.Errorf("%s: error is %v, want one with %q that names the layer", c.name, err, c.want)
+		}
+		if _, err := Compile("broken", [NumRegions]int{}, Part{Graph: &g}); err == nil {
+			t.Errorf("%s: a broken graph compiles", c.name)
+		}
+	}
+}

@@ -1,0 +1,384 @@
+package ir
+
+import (
+	"fmt"
+	"slices"
+)
+
+// unit is a step in the making: the values that one step computes together.
+type unit struct {
+	op      Op       // Fused, Copy, or the op of a value that needs a step of its own
+	root    *Value   // the value that gives it its name; what a product or reduction computes, before any epilogue
+	members []*Value // elementwise values computed in its loop, ascending by ID
+	result  *Value   // not Fused: the value it leaves in memory
+	bias    *view    // the epilogue's vector
+	relu    bool
+	after   []*unit // units that must run before this one though it reads nothing of theirs
+	min     int     // smallest and largest ID of what it computes
+	max     int
+	mark    int      // for searches
+	pos     int      // position in the schedule
+	outs    []*Value // what it leaves in memory
+}
+
+// fuser divides a graph into units.
+type fuser struct {
+	g         *Graph
+	consumers [][]*Value // distinct users of each value
+	stored    []bool
+	unit      map[*Value]*unit // what computes a value; nil for views and for sources that loops make themselves
+	views     map[*Value]view
+	extra     []*unit // units of values that are not the graph's own
+	search    int
+}
+
+// fuse divides a simplified graph into units: each product, reduction, window or row op is one, taking in the elementwise
+// values around it that it can compute on the way; the remaining elementwise values are gathered into loops.
+func fuse(g *Graph) *fuser {
+	f := &fuser{g: g, consumers: make([][]*Value, len(g.Values)), stored: make([]bool, len(g.Values)), unit: map[*Value]*unit{}, views: map[*Value]view{}}
+	for _, v := range g.Values {
+		for _, a := range v.Args {
+			if c := f.consumers[a.ID]; len(c) == 0 || c[len(c)-1] != v {
+				f.consumers[a.ID] = append(c, v)
+			}
+		}
+	}
+	for _, st := range g.Stores {
+		f.stored[st.Value.ID] = true
+	}
+	for _, v := range g.Values {
+		f.start(v)
+	}
+	for _, v := range g.Values {
+		u := f.unit[v]
+		if u == nil || u.root != v {
+			continue
+		}
+		switch v.Op.(type) {
+		case MatMul, Conv2d:
+			f.takeEpilogue(u)
+		case Reduce:
+			f.takePrologue(u, v.Args[0])
+		}
+	}
+	for _, v := range g.Values {
+		if _, ok := v.Op.(Map); !ok {
+			continue
+		}
+		for _, a := range v.Args {
+			f.merge(f.unit[a], f.unit[v])
+		}
+	}
+	return f
+}
+
+// start gives v the unit that computes it alone, and its view.
+func (f *fuser) start(v *Value) {
+	own := func(op Op) {
+		u := &unit{op: op, root: v, min: v.ID, max: v.ID}
+		if _, ok := op.(Fused); ok {
+			u.members = []*Value{v}
+		} else {
+			u.result = v
+		}
+		f.unit[v] = u
+	}
+	f.views[v] = wholeView(v)
+	switch v.Op.(type) {
+	case Reshape, Transpose, Slice, Broadcast:
+		w, ok := f.views[v.Args[0]].through(v.Op, v.Shape)
+		if ok {
+			f.views[v] = w
+			f.needStorage(w.base)
+			return
+		}
+		f.needStorage(f.views[v.Args[0]].base)
+		own(Copy{})
+	case Read, Data, Const, Iota, Rand:
+		if f.stored[v.ID] {
+			f.needStorage(v)
+		}
+	case Map:
+		own(Fused{})
+	default:
+		own(v.Op)
+		for _, a := range v.Args {
+			w := f.views[a]
+			if !strided(v.Op) && !w.contiguous() {
+				// The op wants it contiguous.
+				c := &unit{op: Copy{}, root: a, result: a, min: a.ID, max: a.ID}
+				f.needStorage(w.base)
+				f.views[a] = wholeView(a)
+				f.unit[a] = c
+			}
+			f.needStorage(f.views[a].base)
+		}
+	}
+}
+
+// strided reports whether op takes its arguments with any strides.
+func strided(op Op) bool {
+	switch op.(type) {
+	case MatMul, Concat, Unslice, Reduce, AllReduceSum:
+		return true
+	}
+	return false
+}
+
+// needStorage makes a loop for a source that something other than a loop wants in memory.
+func (f *fuser) needStorage(v *Value) {
+	if f.unit[v] != nil {
+		return
+	}
+	switch v.Op.(type) {
+	case Iota, Rand:
+		f.unit[v] = &unit{op: Fused{}, root: v, members: []*Value{v}, min: v.ID, max: v.ID}
+	case Const:
+		if v.Shape.Size() > maxConst {
+			f.unit[v] = &unit{op: Fused{}, root: v, members: []*Value{v}, min: v.ID, max: v.ID}
+		}
+	}
+}
+
+// maxConst is the size up to which a constant tensor is kept in the Consts region rather than filled in each step.
+const maxConst = 1 << 14
+
+// only returns the single user of v, if v is used once and not stored.
+func (f *fuser) only(v *Value) *Value {
+	if c := f.consumers[v.ID]; len(c) == 1 && !f.stored[v.ID] {
+		return c[0]
+	}
+	return nil
+}
+
+// takeEpilogue lets a product add a bias and apply relu before it writes.
+func (f *fuser) takeEpilogue(u *unit) {
+	axis := len(u.root.Shape) - 1
+	if _, ok := u.root.Op.(Conv2d); ok {
+		axis = 1
+	}
+	if add := f.only(u.result); add != nil && isMap(add, Add) {
+		other := add.Args[0]
+		if other == u.result {
+			other = add.Args[1]
+		}
+		if w, ok := vectorAlong(f.views[other], axis); ok && other != u.result && f.inMemory(w.base) && f.unit[w.base] != u {
+			u.bias = &w
+			f.take(u, add)
+		}
+	}
+	if r := f.only(u.result); r != nil && isMap(r, Relu) {
+		u.relu = true
+		f.take(u, r)
+	}
+}
+
+func (f *fuser) take(u *unit, v *Value) {
+	u.result = v
+	f.unit[v] = u
+	u.min, u.max = min(u.min, v.ID), max(u.max, v.ID)
+}
+
+// inMemory reports whether v lies in memory for others to read.
+func (f *fuser) inMemory(v *Value) bool {
+	switch v.Op.(type) {
+	case Read, Data:
+		return true
+	}
+	return f.unit[v] != nil
+}
+
+// vectorAlong gives the vector that w repeats in all dimensions but axis.
+func vectorAlong(w view, axis int) (view, bool) {
+	for i, st := range w.strides {
+		if i != axis && w.shape[i] != 1 && st != 0 {
+			return w, false
+		}
+	}
+	if w.shape[axis] != 1 && w.strides[axis] != 1 {
+		return w, false
+	}
+	return view{w.base, w.offset, Of(w.shape[axis]), []int{1}}, true
+}
+
+// takePrologue lets a reduction compute v, and what only v needs, on the way.
+func (f *fuser) takePrologue(u *unit, v *Value) {
+	if _, ok := v.Op.(Map); !ok || f.only(v) == nil || f.unit[v].root != v {
+		return
+	}
+	u.members = append(u.members, v)
+	f.unit[v] = u
+	u.min = min(u.min, v.ID)
+	for _, a := range v.Args {
+		f.takePrologue(u, a)
+	}
+	slices.SortFunc(u.members, func(a, b *Value) int { return a.ID - b.ID })
+}
+
+// merge makes one loop of two where that leaves the order of units free of cycles.
+func (f *fuser) merge(a, b *unit) {
+	if a == nil || b == nil || a == b || !isFused(a) || !isFused(b) || !a.root.Shape.Equal(b.root.Shape) {
+		return
+	}
+	f.search++
+	for _, p := range f.preds(b) {
+		if p != a && f.reaches(p, a) {
+			return
+		}
+	}
+	a.members = append(a.members, b.members...)
+	slices.SortFunc(a.members, func(x, y *Value) int { return x.ID - y.ID })
+	a.min, a.max = min(a.min, b.min), max(a.max, b.max)
+	for _, v := range b.members {
+		f.unit[v] = a
+	}
+}
+
+func isFused(u *unit) bool { _, ok := u.op.(Fused); return ok }
+
+// reaches reports whether target must run before u. Units not yet marked with this search are followed.
+func (f *fuser) reaches(u, target *unit) bool {
+	if u == target {
+		return true
+	}
+	if u.mark == f.search {
+		return false
+	}
+	u.mark = f.search
+	for _, p := range f.preds(u) {
+		if f.reaches(p, target) {
+			return true
+		}
+	}
+	return false
+}
+
+// loads lists the values that u reads from memory, as views.
+func (f *fuser) loads(u *unit) []view {
+	var out []view
+	see := func(a *Value) {
+		if f.unit[a] == u && u.result != a || f.inlined(u, a) {
+			return
+		}
+		out = append(out, f.views[a])
+	}
+	if !isFused(u) {
+		if _, ok := u.op.(Copy); ok {
+			// A copy makes the contiguous form of a view.
+			out = append(out, f.copySource(u))
+		} else {
+			for _, a := range u.root.Args {
+				see(a)
+			}
+		}
+	}
+	for _, m := range u.members {
+		for _, a := range m.Args {
+			see(a)
+		}
+	}
+	if u.bias != nil {
+		out = append(out, *u.bias)
+	}
+	return out
+}
+
+// copySource is the strided view that a copy unit makes contiguous.
+func (f *fuser) copySource(u *unit) view {
+	w, ok := f.views[u.root.Args[0]].through(u.root.Op, u.root.Shape)
+	if !ok {
+		// A reshape that strides can't express: the copy runs over the argument's shape, in the same order.
+		return f.views[u.root.Args[0]]
+	}
+	return w
+}
+
+// inlined reports whether u's loop makes a itself instead of loading it.
+func (f *fuser) inlined(u *unit, a *Value) bool {
+	if !isFused(u) && len(u.members) == 0 {
+		if _, ok := u.op.(Reduce); !ok {
+			return false
+		}
+	}
+	switch a.Op.(type) {
+	case Const, Iota, Rand:
+		return true
+	}
+	return false
+}
+
+// preds lists the units that must run before u.
+func (f *fuser) preds(u *unit) []*unit {
+	out := slices.Clone(u.after)
+	for _, w := range f.loads(u) {
+		if p := f.unit[w.base]; p != nil && p != u {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// addUnit adds a unit that computes a value which is not the graph's own.
+func (f *fuser) addUnit(u *unit) {
+	f.unit[u.result] = u
+	f.views[u.result] = wholeView(u.result)
+	f.extra = append(f.extra, u)
+}
+
+// units lists all units, by the smallest ID of what they compute.
+func (f *fuser) units() []*unit {
+	out := slices.Clone(f.extra)
+	seen := map[*unit]bool{}
+	for _, v := range f.g.Values {
+		if u := f.unit[v]; u != nil && !seen[u] {
+			seen[u] = true
+			out = append(out, u)
+		}
+	}
+	return out
+}
+
+// schedule orders the units: each after what it depends on; among those that could run next, the one whose last value was
+// built first.
+func (f *fuser) schedule() ([]*unit, error) {
+	units := f.units()
+	waits := map[*unit]int{}
+	next := map[*unit][]*unit{}
+	for _, u := range units {
+		seen := map[*unit]bool{}
+		for _, p := range f.preds(u) {
+			if !seen[p] {
+				seen[p] = true
+				waits[u]++
+				next[p] = append(next[p], u)
+			}
+		}
+	}
+	var ready, order []*unit
+	for _, u := range units {
+		if waits[u] == 0 {
+			ready = append(ready, u)
+		}
+	}
+	for len(ready) > 0 {
+		best := 0
+		for i, u := range ready {
+			if u.max < ready[best].max {
+				best = i
+			}
+		}
+		u := ready[best]
+		ready = slices.Delete(ready, best, best+1)
+		u.pos = len(order)
+		order = append(order, u)
+		for _, n := range next[u] {
+			if waits[n]--; waits[n] == 0 {
+				ready = append(ready, n)
+			}
+		}
+	}
+	if len(order) != len(units) {
+		return nil, fmt.Errorf("ir: schedule: %d of %d steps wait for each other", len(units)-len(order), len(units))
+	}
+	return order, nil
+}

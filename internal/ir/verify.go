@@ -1,0 +1,102 @@
+package ir
+
+import "fmt"
+
+// Verify reports the first way in which p is not a legal program: an operand outside its region, a loop that uses a register
+// before it is made, an output that overlaps what the step reads.
+func (p *Program) Verify() error {
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		if err := p.verifyStep(s); err != nil {
+			return fmt.Errorf("ir: step %d %s (%s): %w", i, s.Name, opName(s.Op), err)
+		}
+	}
+	return nil
+}
+
+func (p *Program) verifyStep(s *Step) error {
+	for i, o := range s.In {
+		if err := p.verifyOperand(o); err != nil {
+			return fmt.Errorf("operand %d: %w", i, err)
+		}
+	}
+	for i, o := range s.Out {
+		if err := p.verifyOperand(o); err != nil {
+			return fmt.Errorf("result %d: %w", i, err)
+		}
+		if o.Region == Consts || o.Region == Input || o.Region == Hyper {
+			return fmt.Errorf("result %d: writes %s", i, o.Region)
+		}
+		for j, in := range s.In {
+			if _, ok := s.Op.(Collective); ok {
+				continue
+			}
+			if !o.overlaps(in) {
+				continue
+			}
+			if _, ok := s.Op.(Fused); !ok || in.Offset != o.Offset || !in.Shape.Equal(o.Shape) || !in.Contiguous() {
+				return fmt.Errorf("result %d %v overlaps operand %d %v", i, o, j, in)
+			}
+		}
+		for j, other := range s.Out[:i] {
+			if o.overlaps(other) {
+				return fmt.Errorf("results %d and %d overlap", j, i)
+			}
+		}
+	}
+	if s.Loop == nil {
+		return nil
+	}
+	for r, in := range s.Loop.Code {
+		switch in.Kind {
+		case Load:
+			if in.In < 0 || in.In >= len(s.In) || !s.In[in.In].Shape.Equal(s.Loop.Shape) {
+				return fmt.Errorf("register %d: loads operand %d, which is not of shape %s", r, in.In, s.Loop.Shape)
+			}
+		case Apply:
+			for _, a := range in.A[:in.Fn.Arity()] {
+				if a < 0 || a >= r {
+					return fmt.Errorf("register %d: uses register %d", r, a)
+				}
+			}
+		case Index:
+			if err := axisIn(in.Axis, s.Loop.Shape); err != nil {
+				return fmt.Errorf("register %d: %w", r, err)
+			}
+		}
+	}
+	for i, r := range s.Results {
+		if r < 0 || r >= len(s.Loop.Code) || !s.Out[i].Shape.Equal(s.Loop.Shape) || !s.Out[i].Contiguous() {
+			return fmt.Errorf("result %d: register %d of shape %s to %v", i, r, s.Loop.Shape, s.Out[i])
+		}
+	}
+	return nil
+}
+
+// span is the range of elements [lo, hi) that the operand touches or steps over.
+func (o Operand) span() (lo, hi int) {
+	if o.Shape.Size() == 0 {
+		return o.Offset, o.Offset
+	}
+	hi = o.Offset + 1
+	for i, d := range o.Shape {
+		hi += (d - 1) * o.Strides[i]
+	}
+	return o.Offset, hi
+}
+
+func (o Operand) overlaps(x Operand) bool {
+	a, b := o.span()
+	c, d := x.span()
+	return o.Region == x.Region && a < d && c < b
+}
+
+func (p *Program) verifyOperand(o Operand) error {
+	if o.Region >= NumRegions || len(o.Shape) != len(o.Strides) {
+		return fmt.Errorf("%v is malformed", o)
+	}
+	if lo, hi := o.span(); lo < 0 || hi > p.Size[o.Region] {
+		return fmt.Errorf("%v touches %d..%d of %d elements", o, lo, hi, p.Size[o.Region])
+	}
+	return nil
+}
