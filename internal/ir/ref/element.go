@@ -50,7 +50,7 @@ func data(op ir.Data, out tensor) {
 	}
 }
 
-func iota_(op ir.Iota, out tensor) {
+func position(op ir.Iota, out tensor) {
 	each(out.shape, func(index []int) { *out.at(index...) = float64(index[op.Axis]) })
 }
 

@@ -52,21 +52,21 @@ func EvalRanks(envs []*Env, parts [][]ir.Part) error {
 	}
 	for {
 		met := make([]*meeting, len(evs))
-		var first *meeting
+		var now *meeting // an active rank's, if any has one: idle ranks may be ahead
 		for r := range evs {
 			m, err := evs[r].untilMeeting()
 			if err != nil {
 				return err
 			}
 			met[r] = m
-			if first == nil {
-				first = m
+			if m != nil && (now == nil || !envs[r].Idle) {
+				now = m
 			}
 		}
-		if first == nil {
+		if now == nil {
 			return nil
 		}
-		if err := meet(met, evs, first.op); err != nil {
+		if err := meet(met, evs, now.op); err != nil {
 			return err
 		}
 	}
@@ -81,7 +81,7 @@ type meeting struct {
 // meet carries out op among the ranks that take part. The others, idle, have come to a later collective or to their end.
 func meet(met []*meeting, evs []evaluator, op ir.Collective) error {
 	var bufs [][]float64
-	root := op.Root
+	root := 0
 	for r, m := range met {
 		if op.ActiveOnly && evs[r].env.Idle {
 			evs[r].waiting = m
@@ -94,6 +94,9 @@ func meet(met []*meeting, evs []evaluator, op ir.Collective) error {
 			root = len(bufs)
 		}
 		bufs = append(bufs, m.data)
+	}
+	if named := op.Kind == ir.ReduceTo || op.Kind == ir.BroadcastFrom; named && op.ActiveOnly && evs[op.Root].env.Idle {
+		return fmt.Errorf("ref: %s: the root, rank %d, is idle", op.Kind, op.Root)
 	}
 	for r, b := range bufs {
 		if len(b) != len(bufs[0]) {
@@ -205,7 +208,7 @@ func (ev *evaluator) apply(op ir.Op, args []tensor, out tensor) error {
 	case ir.Data:
 		data(op, out)
 	case ir.Iota:
-		iota_(op, out)
+		position(op, out)
 	case ir.Rand:
 		random(op, &ev.env.Runtime, out)
 	case ir.Map:
