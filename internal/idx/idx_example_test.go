@@ -14,7 +14,7 @@ func ExampleParse() {
 		10, 20, 30, 40, 50, 60,
 	}
 	a, err := idx.Parse(raw)
-	fmt.Println(a.Dims, a.Data, err)
+	fmt.Printf("%v %d %v\n", a.Dims, a.Data, err)
 	_, err = idx.Parse(raw[:len(raw)-1])
 	fmt.Println(err)
 	// Output:
