@@ -92,11 +92,7 @@ func (p *pass) runAhead(ctx context.Context, yield func(*Batch, error) bool) {
 	}()
 
 	for step := range batches {
-		var m made
-		select {
-		case <-ctx.Done():
-		case m = <-ready:
-		}
+		m := <-ready // closed, so empty, only when ctx has ended: give sees to it
 		if !p.give(ctx, yield, m.batch, step, m.err) {
 			return
 		}
