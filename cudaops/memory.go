@@ -1,0 +1,145 @@
+package cudaops
+
+import (
+	"fmt"
+	"sync"
+)
+
+// Memory is a piece of a card's memory. Make one with [Alloc], give it back with
+// [Memory.Free].
+type Memory struct {
+	device int
+	len    int64
+	alloc  *allocator
+
+	// mu lets no Free come between a Read or Write and its bytes.
+	mu    sync.RWMutex
+	block *block // nil if len is 0
+	freed bool
+}
+
+// Alloc takes bytes of the card's memory, aligned to 512 bytes of its segment and
+// not zeroed. Zero bytes take none. It fails with an [*OutOfMemoryError] when
+// neither caps nor card allow it.
+func Alloc(device int, bytes int64) (*Memory, error) {
+	c, err := lookup(device)
+	if err != nil {
+		return nil, err
+	}
+	if bytes < 0 {
+		return nil, fmt.Errorf("cudaops: allocate %d bytes on %s: must be 0 or more", bytes, String(device))
+	}
+	m := &Memory{device: device, len: bytes, alloc: c.mem}
+	if bytes > 0 {
+		if m.block, err = c.mem.alloc(bytes); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// Device is the logical number of the card.
+func (m *Memory) Device() int { return m.device }
+
+// Len is the length in bytes, as asked for.
+func (m *Memory) Len() int64 { return m.len }
+
+// Host is the bytes themselves where the host can address them, as on simulated
+// cards; else, and after Free, it is nil. The slice must not be used after Free.
+func (m *Memory) Host() []byte {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.freed {
+		return nil
+	}
+	if m.block == nil {
+		return []byte{}
+	}
+	host := m.block.seg.region.host()
+	if host == nil {
+		return nil
+	}
+	end := m.block.off + m.len
+	return host[m.block.off:end:end]
+}
+
+// Write copies src to the bytes from off on.
+func (m *Memory) Write(off int64, src []byte) error {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if err := m.check("write", off, len(src)); err != nil || len(src) == 0 {
+		return err
+	}
+	if err := m.block.seg.region.write(m.block.off+off, src); err != nil {
+		return fmt.Errorf("cudaops: write %d bytes to %s: %w", len(src), String(m.device), err)
+	}
+	return nil
+}
+
+// Read copies the bytes from off on to dst and fills it.
+func (m *Memory) Read(off int64, dst []byte) error {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if err := m.check("read", off, len(dst)); err != nil || len(dst) == 0 {
+		return err
+	}
+	if err := m.block.seg.region.read(dst, m.block.off+off); err != nil {
+		return fmt.Errorf("cudaops: read %d bytes from %s: %w", len(dst), String(m.device), err)
+	}
+	return nil
+}
+
+func (m *Memory) check(what string, off int64, n int) error {
+	if m.freed {
+		return fmt.Errorf("cudaops: %s on %s: %w", what, String(m.device), ErrFreed)
+	}
+	if off < 0 || off > m.len || int64(n) > m.len-off {
+		return fmt.Errorf("cudaops: %s on %s: %d bytes at offset %d are outside memory of %d bytes", what, String(m.device), n, off, m.len)
+	}
+	return nil
+}
+
+// Free gives the memory back to the card's allocator, which keeps it for later
+// requests. Work that uses the memory must be done. A second Free fails with
+// [ErrFreed].
+func (m *Memory) Free() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.freed {
+		return fmt.Errorf("cudaops: free on %s: %w", String(m.device), ErrFreed)
+	}
+	m.freed = true
+	if m.block != nil {
+		m.alloc.put(m.block)
+	}
+	return nil
+}
+
+// EmptyCache gives the memory that the allocators of all visible cards hold but
+// do not use back to the cards.
+func EmptyCache() error {
+	s, err := useCards()
+	if err != nil {
+		return err
+	}
+	for _, c := range s.cards {
+		if err := c.mem.emptyCache(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// MemGetInfo is the card's free and total memory in bytes, all processes counted
+// and caps not.
+func MemGetInfo(device int) (free, total int64, err error) {
+	c, err := lookup(device)
+	if err != nil {
+		return 0, 0, err
+	}
+	free, total, err = c.drv.memInfo(c.logical)
+	if err != nil {
+		return 0, 0, fmt.Errorf("cudaops: memory of %s: %w", String(device), err)
+	}
+	return free, total, nil
+}

@@ -1,0 +1,187 @@
+package cudaops
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// Limits and defaults of TANDEM_SIM_CARDS.
+const (
+	simDefaultMemory = 16 * gib
+	simMinMemory     = mib
+	simMaxMemory     = 1024 * gib
+	simMaxCards      = 1024
+)
+
+// simDriver simulates cards: their memory is the host's, and work is done when
+// the call that gave it returns.
+//
+// All simulated cards are equally fast, so CUDA's two orders of cards (fastest
+// first, or as on the bus) are one and CUDA_DEVICE_ORDER makes no difference.
+type simDriver struct {
+	visible []*simCard
+}
+
+type simCard struct {
+	info cardInfo
+	mu   sync.Mutex
+	used int64
+}
+
+// newSimDriver makes the cards of a TANDEM_SIM_CARDS value and lets a
+// CUDA_VISIBLE_DEVICES setting choose among them.
+func newSimDriver(spec string, visible setting) (*simDriver, Visibility, error) {
+	sizes, err := parseSimCards(spec)
+	if err != nil {
+		return nil, Visibility{}, err
+	}
+	uuids := make([]string, len(sizes))
+	for i := range uuids {
+		uuids[i] = simUUID(i)
+	}
+	v := ResolveVisible(uuids, visible.value, visible.set)
+	d := new(simDriver)
+	for _, physical := range v.Cards {
+		d.visible = append(d.visible, &simCard{info: cardInfo{
+			physical: physical,
+			props: Properties{
+				Name:                "Tandem Simulated Card",
+				UUID:                uuids[physical],
+				TotalMemory:         sizes[physical],
+				MultiProcessorCount: 1,
+				Simulated:           true,
+			},
+		}})
+	}
+	return d, v, nil
+}
+
+// simUUID is the UUID of simulated card i: made up, the same on every machine,
+// and different from the first digits on.
+func simUUID(i int) string {
+	h := sha256.Sum256([]byte("tandem simulated card " + strconv.Itoa(i)))
+	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", h[:4], h[4:6], h[6:8], h[8:10], h[10:16])
+}
+
+// parseSimCards reads a TANDEM_SIM_CARDS value: a number of cards, or a list of
+// SIZE or COUNTxSIZE. It gives each card's memory in bytes.
+func parseSimCards(value string) ([]int64, error) {
+	fail := func(reason string) ([]int64, error) {
+		return nil, &VariableError{
+			Variable: simVariable, Value: value, Reason: reason,
+			Works: "4 (cards of " + formatSize(simDefaultMemory) + "), 4x2GiB or 2GiB,1GiB",
+		}
+	}
+	if n, err := strconv.Atoi(strings.TrimSpace(value)); err == nil {
+		if n < 1 || n > simMaxCards {
+			return fail(fmt.Sprintf("%d cards: there can be 1 to %d", n, simMaxCards))
+		}
+		return slices.Repeat([]int64{simDefaultMemory}, n), nil
+	}
+	var sizes []int64
+	for entry := range strings.SplitSeq(value, ",") {
+		count, size := 1, entry
+		if before, after, found := strings.Cut(strings.ToLower(entry), "x"); found {
+			n, err := strconv.Atoi(strings.TrimSpace(before))
+			if err != nil {
+				return fail(fmt.Sprintf("%q is not a number of cards", before))
+			}
+			count, size = n, after
+		}
+		bytes, err := parseSize(size)
+		if err != nil {
+			return fail(err.Error())
+		}
+		if bytes < simMinMemory || bytes > simMaxMemory {
+			return fail(fmt.Sprintf("a card of %s: it can have %s to %s", formatSize(bytes), formatSize(simMinMemory), formatSize(simMaxMemory)))
+		}
+		if count < 1 || len(sizes) > simMaxCards-count {
+			return fail(fmt.Sprintf("%d more cards after %d: there can be 1 to %d", count, len(sizes), simMaxCards))
+		}
+		sizes = append(sizes, slices.Repeat([]int64{bytes}, count)...)
+	}
+	return sizes, nil
+}
+
+func (d *simDriver) cards() []cardInfo {
+	infos := make([]cardInfo, len(d.visible))
+	for i, c := range d.visible {
+		infos[i] = c.info
+	}
+	return infos
+}
+
+// granularity is as fine as blocks are, so that a simulated card or cap can be
+// filled exactly. (Real cards give memory in steps of 2 MiB.)
+func (d *simDriver) granularity() int64 { return blockUnit }
+
+func (d *simDriver) malloc(card int, bytes int64) (region, error) {
+	c := d.visible[card]
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if bytes > c.info.props.TotalMemory-c.used {
+		return nil, errCardFull
+	}
+	mem, err := hostMap(bytes)
+	if err != nil {
+		return nil, fmt.Errorf("the host has no memory for %s of simulated card %d: %w", formatSize(bytes), c.info.physical, err)
+	}
+	c.used += bytes
+	return &simRegion{card: c, mem: mem}, nil
+}
+
+func (d *simDriver) memInfo(card int) (free, total int64, err error) {
+	c := d.visible[card]
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.info.props.TotalMemory - c.used, c.info.props.TotalMemory, nil
+}
+
+func (d *simDriver) overhead(int) (int64, error) { return 0, nil }
+
+func (d *simDriver) others(int) []ProcessMemory { return nil }
+
+func (d *simDriver) synchronize(int) error { return nil }
+
+// simRegion is memory of a simulated card.
+type simRegion struct {
+	card *simCard
+	mem  []byte
+}
+
+func (r *simRegion) host() []byte { return r.mem }
+
+func (r *simRegion) write(off int64, src []byte) error {
+	copy(r.mem[off:], src)
+	return nil
+}
+
+func (r *simRegion) read(dst []byte, off int64) error {
+	copy(dst, r.mem[off:])
+	return nil
+}
+
+// recycle makes use of old contents visible: a float32 of 0xFF bytes is NaN.
+func (r *simRegion) recycle(off, n int64) {
+	b := r.mem[off : off+n]
+	for i := range b {
+		b[i] = 0xFF
+	}
+}
+
+func (r *simRegion) release() error {
+	r.card.mu.Lock()
+	defer r.card.mu.Unlock()
+	if r.mem == nil {
+		return errors.New("region released twice")
+	}
+	r.card.used -= int64(len(r.mem))
+	err := hostUnmap(r.mem)
+	r.mem = nil
+	return err
+}
