@@ -30,6 +30,9 @@
 // The gradients that Gorgonia derives are lowered as they stand, and some of them are wrong in v0.9.18: those of Log2,
 // InverseSqrt and OuterProd. The tests say how.
 //
+// Gorgonia may also take two nodes for one while a graph is built, because its hashes leave attributes out: random nodes of one
+// shape, dropouts of one input with different probabilities. Lower sees one node then, as Gorgonia's machines do.
+//
 // # Concurrency
 //
 // Lower only reads the Gorgonia graph and writes the ir.Graph; neither may change meanwhile.
