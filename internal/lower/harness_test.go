@@ -149,9 +149,11 @@ func (b *build) tape(nodes gorgonia.Nodes) [][]float64 {
 		}
 	}
 	m := gorgonia.NewTapeMachine(b.g)
-	defer m.Close()
 	if err := m.RunAll(); err != nil {
 		b.t.Fatalf("tape machine: %v", err)
+	}
+	if err := m.Close(); err != nil {
+		b.t.Fatal(err)
 	}
 	out := make([][]float64, len(nodes))
 	for i, v := range values {
@@ -227,6 +229,20 @@ func (l *lowered) eval(t *testing.T, m map[string][]float64) [][]float64 {
 	return out
 }
 
+// compile checks that the passes accept the graph, with every output stored.
+func (l *lowered) compile(t *testing.T) {
+	t.Helper()
+	n := 0
+	for i, v := range l.outs {
+		s := &ir.Slot{Region: ir.Output, Name: fmt.Sprint(i), Offset: n, Shape: v.Shape, DType: v.DType}
+		n += v.Shape.Size()
+		l.g.Store(s, v)
+	}
+	if _, err := ir.Compile(t.Name(), [ir.NumRegions]int{ir.Input: l.size, ir.Output: n}, ir.Part{Graph: l.g}); err != nil {
+		t.Errorf("the graph does not compile: %v", err)
+	}
+}
+
 // near fails the test unless got is want within tol, relative to the largest element of want or to 1e-3.
 func near(t *testing.T, what string, got, want []float64, tol float64) {
 	t.Helper()
@@ -290,6 +306,7 @@ func (c opCase) check(t *testing.T) {
 		}
 	}
 	got := l.eval(t, d.m)
+	defer l.compile(t) // last, as it adds stores
 
 	if !c.noTape {
 		b64 := newBuild(t, tensor.Float64, d)

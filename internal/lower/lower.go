@@ -157,15 +157,14 @@ func (l *lowering) finish(s *step) error {
 	name := nameOf(s.n)
 	l.g.SetScope(name)
 	v, err := s.rule(c, args)
-	if err == nil {
-		err = l.g.Err()
-	}
 	var un *UnsupportedError
 	switch {
 	case errors.As(err, &un):
 		return err
 	case err != nil:
 		return fmt.Errorf("lower: node %q: %w", name, err)
+	case l.g.Err() != nil:
+		return fmt.Errorf("lower: node %w", l.g.Err()) // it begins with the scope
 	case v == nil:
 		return fmt.Errorf("lower: node %q: no value came for it", name)
 	}

@@ -187,7 +187,7 @@ type ownOp struct {
 
 func (ownOp) Type() hm.Type           { return hm.NewFnType(hm.TypeVariable('a'), hm.TypeVariable('a')) }
 func (o ownOp) String() string        { return fmt.Sprintf("Double%v%v", o.wrong, o.fail) }
-func (o ownOp) WriteHash(h hash.Hash) { fmt.Fprint(h, o.String()) }
+func (o ownOp) WriteHash(h hash.Hash) { h.Write([]byte(o.String())) }
 func (o ownOp) Lower(g *ir.Graph, args []*ir.Value) *ir.Value {
 	if o.fail {
 		g.Fail(errors.New("nn: double: not today"))
@@ -197,6 +197,11 @@ func (o ownOp) Lower(g *ir.Graph, args []*ir.Value) *ir.Value {
 	}
 	return g.Scale(args[0], 2)
 }
+
+// foreignOp is nobody's: it can run, but not be lowered.
+type foreignOp struct{ gorgonia.Iop }
+
+func (foreignOp) String() string { return "foreign" }
 
 func (b *build) own(o ownOp, x node) node { return b.must(gorgonia.ApplyOp(o, x)) }
 
@@ -216,6 +221,13 @@ func TestErrors(t *testing.T) {
 	}{
 		{"no rule", func(b *build) node { return b.must(gorgonia.Sparsemax(b.v("x", 0, 1, 3, 4))) }, true,
 			[]string{"sparsemaxOp", "use SoftMax"}},
+		{"foreign op", func(b *build) node { return b.must(gorgonia.ApplyOp(foreignOp{}, b.v("x", 0, 1, 3))) }, true,
+			[]string{"foreignOp", "a Lower method"}},
+		{"dropped scalar", func(b *build) node { return b.must(gorgonia.Dropout(b.v("x", 0, 1), 0.5)) }, true,
+			[]string{"differ between ranks"}},
+		{"deep below", func(b *build) node {
+			return b.must(gorgonia.Neg(b.must(gorgonia.Sparsemax(b.v("x", 0, 1, 3, 4)))))
+		}, true, []string{"sparsemaxOp"}},
 		{"average pool", func(b *build) node {
 			return b.must(gorgonia.AveragePool2D(img(b), tensor.Shape{2, 2}, sh(0, 0), sh(2, 2)))
 		}, true,
@@ -277,7 +289,7 @@ func TestErrors(t *testing.T) {
 			var un *lower.UnsupportedError
 			if got := errors.As(err, &un); got != c.typed {
 				t.Errorf("%q: an UnsupportedError: %v", err, got)
-			} else if got && un.Node != n.Name() {
+			} else if got && c.name != "deep below" && un.Node != n.Name() {
 				t.Errorf("%q names node %q, not %q", err, un.Node, n.Name())
 			}
 		})

@@ -189,8 +189,15 @@ func TestReductions(t *testing.T) {
 		{name: "sum of vector", f: func(b *build) node { return b.must(gorgonia.Sum(b.v("x", -1, 1, 5))) }},
 		{name: "sum of column", f: func(b *build) node { return b.must(gorgonia.Sum(b.v("x", -1, 1, 5, 1))) }},
 		{name: "sum of one", f: func(b *build) node { return b.must(gorgonia.Sum(b.v("x", -1, 1, 1))) }},
+		{name: "log sum exp", f: func(b *build) node {
+			x := b.v("x", -1, 1, 5)
+			return b.must(gorgonia.Log(b.must(gorgonia.Sum(b.must(gorgonia.Exp(x))))))
+		}},
 		{name: "norm 2", f: func(b *build) node { return b.must(gorgonia.Norm(b.v("x", 0.1, 1, 3, 4), 1, 2)) }},
 		{name: "norm 3", f: func(b *build) node { return b.must(gorgonia.Norm(b.v("x", 0.1, 1, 3, 4), 0, 3)) }},
+		{name: "identity", noGrad: true, f: func(b *build) node {
+			return b.must(gorgonia.ApplyOp(gorgonia.Iop{}, b.v("x", 0, 1)))
+		}},
 		{name: "sizeOf", noGrad: true, f: func(b *build) node { return b.must(gorgonia.SizeOf(1, b.v("x", 0, 1, 3, 4))) }},
 	} {
 		t.Run(c.name, c.check)
@@ -221,6 +228,10 @@ func TestShapes(t *testing.T) {
 		{name: "slice one column", f: cut(x, nil, gorgonia.S(2))},
 		{name: "slice one element", f: cut(x, gorgonia.S(1), gorgonia.S(2))},
 		{name: "slice step", f: cut(x, nil, gorgonia.S(0, 4, 2))},
+		// Gorgonia says that 0:5:2 is two elements, and takes three; two it is.
+		{name: "slice step uneven", noTape: true, f: func(b *build) node {
+			return b.must(gorgonia.Slice(b.v("x", -1, 1, 3, 5), nil, gorgonia.S(0, 5, 2)))
+		}},
 		{name: "slice all", f: cut(x, nil, nil)},
 		{name: "slice rank 3", f: cut(x3, nil, gorgonia.S(1), gorgonia.S(1, 3))},
 		{name: "concat 0", f: func(b *build) node {
@@ -294,6 +305,23 @@ func TestLayers(t *testing.T) {
 		{name: "conv dilated", f: conv(2, 2, 2, sh(1, 1), sh(1, 2), sh(2, 1))},
 		{name: "im2col", f: func(b *build) node {
 			return b.must(gorgonia.Im2Col(img(b), tensor.Shape{3, 2}, tensor.Shape{1, 0}, tensor.Shape{2, 1}, tensor.Shape{1, 2}))
+		}},
+		// Patches that are no convolution: summed, or multiplied the other way round.
+		{name: "patches summed", f: func(b *build) node {
+			col := b.must(gorgonia.Im2Col(img(b), tensor.Shape{2, 2}, tensor.Shape{0, 0}, tensor.Shape{2, 1}, tensor.Shape{1, 1}))
+			rows := b.must(gorgonia.Reshape(col, tensor.Shape{2 * 3 * 4, 3 * 2 * 2}))
+			return b.must(gorgonia.Sum(b.must(gorgonia.Square(rows)), 1))
+		}},
+		{name: "patches multiplied", f: func(b *build) node {
+			col := b.must(gorgonia.Im2Col(img(b), tensor.Shape{2, 2}, tensor.Shape{0, 0}, tensor.Shape{2, 1}, tensor.Shape{1, 1}))
+			rows := b.must(gorgonia.Reshape(col, tensor.Shape{2 * 3 * 4, 3 * 2 * 2}))
+			return b.must(gorgonia.Mul(rows, b.v("w", -1, 1, 3*2*2, 2)))
+		}},
+		{name: "two convolutions of one image", f: func(b *build) node {
+			k, one := tensor.Shape{3, 3}, sh(1, 1)
+			p := b.must(gorgonia.Conv2d(img(b), b.v("v", -1, 1, 2, 3, 3, 3), k, one, one, one))
+			q := b.must(gorgonia.Conv2d(img(b), b.v("w", -1, 1, 2, 3, 3, 3), k, one, one, one))
+			return b.must(gorgonia.HadamardProd(p, q))
 		}},
 		{name: "max pool", f: pool(2, 2, sh(0, 0), sh(2, 2))},
 		{name: "max pool padded", f: pool(3, 2, sh(1, 1), sh(1, 2))},
