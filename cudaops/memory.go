@@ -18,9 +18,9 @@ type Memory struct {
 	freed bool
 }
 
-// Alloc takes bytes of the card's memory, aligned to 512 bytes of its segment and
-// not zeroed. Zero bytes take none. It fails with an [*OutOfMemoryError] when
-// neither caps nor card allow it.
+// Alloc takes bytes of the card's memory, aligned to 64 bytes at least and not
+// zeroed. Zero bytes take none. It fails with an [*OutOfMemoryError] when caps or
+// card do not allow it.
 func Alloc(device int, bytes int64) (*Memory, error) {
 	c, err := lookup(device)
 	if err != nil {

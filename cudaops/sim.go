@@ -1,6 +1,7 @@
 package cudaops
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -93,17 +94,17 @@ func parseSimCards(value string) ([]int64, error) {
 			}
 			count, size = n, after
 		}
-		bytes, err := parseSize(size)
+		memory, err := parseSize(size)
 		if err != nil {
 			return fail(err.Error())
 		}
-		if bytes < simMinMemory || bytes > simMaxMemory {
-			return fail(fmt.Sprintf("a card of %s: it can have %s to %s", formatSize(bytes), formatSize(simMinMemory), formatSize(simMaxMemory)))
+		if memory < simMinMemory || memory > simMaxMemory {
+			return fail(fmt.Sprintf("a card of %s: it can have %s to %s", formatSize(memory), formatSize(simMinMemory), formatSize(simMaxMemory)))
 		}
 		if count < 1 || len(sizes) > simMaxCards-count {
 			return fail(fmt.Sprintf("%d more cards after %d: there can be 1 to %d", count, len(sizes), simMaxCards))
 		}
-		sizes = append(sizes, slices.Repeat([]int64{bytes}, count)...)
+		sizes = append(sizes, slices.Repeat([]int64{memory}, count)...)
 	}
 	return sizes, nil
 }
@@ -120,18 +121,18 @@ func (d *simDriver) cards() []cardInfo {
 // filled exactly. (Real cards give memory in steps of 2 MiB.)
 func (d *simDriver) granularity() int64 { return blockUnit }
 
-func (d *simDriver) malloc(card int, bytes int64) (region, error) {
+func (d *simDriver) malloc(card int, size int64) (region, error) {
 	c := d.visible[card]
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if bytes > c.info.props.TotalMemory-c.used {
+	if size > c.info.props.TotalMemory-c.used {
 		return nil, errCardFull
 	}
-	mem, err := hostMap(bytes)
+	mem, err := hostMap(size)
 	if err != nil {
-		return nil, fmt.Errorf("the host has no memory for %s of simulated card %d: %w", formatSize(bytes), c.info.physical, err)
+		return nil, fmt.Errorf("the host has no memory for %s of simulated card %d: %w", formatSize(size), c.info.physical, err)
 	}
-	c.used += bytes
+	c.used += size
 	return &simRegion{card: c, mem: mem}, nil
 }
 
@@ -166,11 +167,14 @@ func (r *simRegion) read(dst []byte, off int64) error {
 	return nil
 }
 
-// recycle makes use of old contents visible: a float32 of 0xFF bytes is NaN.
+// poison is what recycled memory is filled with, piece by piece: a float32 of 0xFF
+// bytes is NaN.
+var poison = bytes.Repeat([]byte{0xFF}, 4096)
+
+// recycle makes use of old contents visible.
 func (r *simRegion) recycle(off, n int64) {
-	b := r.mem[off : off+n]
-	for i := range b {
-		b[i] = 0xFF
+	for b := r.mem[off : off+n]; len(b) > 0; {
+		b = b[copy(b, poison):]
 	}
 }
 
