@@ -39,7 +39,7 @@ type ParamNode struct {
 type BufferNode struct {
 	Name   string
 	Buffer *Buffer
-	Value  *gorgonia.Node
+	Node   *gorgonia.Node
 }
 
 // BufferUpdate is what a training step leaves in a buffer.
