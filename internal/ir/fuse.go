@@ -220,6 +220,14 @@ func (f *fuser) merge(a, b *unit) {
 	if a == nil || b == nil || a == b || !isFused(a) || !isFused(b) || !a.root.Shape.Equal(b.root.Shape) {
 		return
 	}
+	for _, m := range b.members {
+		for _, x := range m.Args {
+			// Through a view, an element needs others than its own of what a computes.
+			if f.unit[x] != a && f.unit[f.views[x].base] == a {
+				return
+			}
+		}
+	}
 	f.search++
 	for _, p := range f.preds(b) {
 		if p != a && f.reaches(p, a) {

@@ -13,6 +13,8 @@ type Env struct {
 	Runtime ir.Runtime // Comm is not used
 	// Idle says that the rank has no samples in this step, so it takes no part in collectives among active ranks.
 	Idle bool
+	// Round, if set, may change each value right after it is made. So a test sees how far roundings carry.
+	Round func(v *ir.Value, x []float64)
 }
 
 // NewEnv returns an Env of zeros with size[r] elements in region r.
@@ -194,6 +196,9 @@ func (ev *evaluator) next(v *ir.Value) (*meeting, error) {
 	}
 	out := tensor{v.Shape, make([]float64, v.Shape.Size())}
 	err := ev.apply(v.Op, args, out)
+	if ev.env.Round != nil {
+		ev.env.Round(v, out.x)
+	}
 	ev.values = append(ev.values, out.x)
 	return nil, err
 }

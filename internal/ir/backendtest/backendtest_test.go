@@ -1,0 +1,38 @@
+package backendtest_test
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/tandem-train/tandem/internal/ir"
+	"github.com/tandem-train/tandem/internal/ir/backendtest"
+)
+
+func TestInterpreter(t *testing.T) {
+	backendtest.Run(t, func(*testing.T) ir.Device { return interpreter{} })
+}
+
+// A suite that never fails is worth nothing: the interpreter makes a mistake, in a process of its own, and the suite must
+// say what is wrong.
+func TestSuiteNotices(t *testing.T) {
+	for _, c := range []struct{ mistake, run, want string }{
+		{"bias", "op/matmul_with_epilogue", "off by"},
+		{"rounding", "op/matmul_plain", "off by"},
+		{"nan", "op/conv_1x1", "got NaN"},
+		{"overrun", "op/softmax", "input+0: written"},
+	} {
+		t.Run(c.mistake, func(t *testing.T) {
+			cmd := exec.Command(os.Args[0], "-test.run=^TestInterpreter$/"+c.run+"$")
+			cmd.Env = append(os.Environ(), "BREAK="+c.mistake)
+			out, err := cmd.CombinedOutput()
+			if err == nil {
+				t.Fatalf("the suite passes:\n%s", out)
+			}
+			if !strings.Contains(string(out), c.want) {
+				t.Errorf("the report does not say %q:\n%s", c.want, out)
+			}
+		})
+	}
+}

@@ -1,0 +1,323 @@
+package backendtest
+
+import (
+	"math"
+
+	"github.com/tandem-train/tandem/internal/ir"
+)
+
+var (
+	nan32 = float32(math.NaN())
+	inf32 = float32(math.Inf(1))
+)
+
+// viewCases: chains of views as operands of loops, reductions and stores.
+func viewCases() []testCase {
+	return []testCase{
+		{"loop over views", func(b *draft) {
+			for range 6 {
+				rank := b.between(1, 5)
+				shape := b.dims(rank, 2000)
+				sum := b.in(normal, shape...)
+				for range 4 {
+					sum = b.Times(b.Shift(sum, 0.5), b.viewOf(shape))
+				}
+				b.out(sum)
+			}
+		}},
+		{"reduction of views", func(b *draft) {
+			for range 6 {
+				rank := b.between(1, 5)
+				shape := b.dims(rank, 2000)
+				x := b.Plus(b.viewOf(shape), b.viewOf(shape))
+				b.out(b.Reduce(ir.Sum, x, b.rng.Perm(rank)[:b.between(1, rank)]...))
+				b.out(b.Reduce(ir.MaxOf, b.viewOf(shape), b.rng.Perm(rank)[:b.between(1, rank)]...))
+			}
+		}},
+		{"store of views", func(b *draft) {
+			b.bits = true
+			for range 8 {
+				b.out(b.viewOf(b.dims(b.between(0, 5), 2000)))
+			}
+		}},
+		{"rows", func(b *draft) {
+			// Ops that want contiguous arguments, given views.
+			b.out(b.Add(ir.Softmax{}, nil, b.viewOf([]int{9, 20})))
+			b.out(b.Add(ir.CrossEntropy{Ignore: -1}, nil, b.viewOf([]int{12, 5}), b.SliceAxis(b.ints(5, 30), 0, 7, 19), b.viewOf([]int{5})))
+			b.out(b.Add(ir.Gather{}, nil, b.viewOf([]int{12, 5}), b.T(b.ints(12, 3, 4))))
+			b.out(b.Add(ir.ScatterAdd{Rows: 6}, nil, b.SliceAxis(b.ints(6, 30), 0, 2, 14), b.viewOf([]int{12, 5})))
+			b.out(b.Map(ir.Float, b.T(b.ints(1000, 8, 5))))
+		}},
+		{"one value through many views", func(b *draft) {
+			x := b.Map(ir.Tanh, b.in(normal, 6, 6))
+			b.out(b.Plus(x, b.T(x)))
+			b.out(b.Plus(b.Reshape(x, 36), b.Reshape(b.T(x), 36)))
+			b.out(b.Minus(b.SliceAxis(x, 0, 1, 6), b.SliceAxis(x, 0, 0, 5)))
+			b.out(b.Plus(b.SliceAxis(x, 1, 2, 3), b.SliceAxis(x, 0, 2, 3)))
+			b.out(b.MatMul(x, b.Map(ir.Relu, b.T(x))))
+		}},
+		{"empty", func(b *draft) {
+			x := b.in(normal, 0, 5)
+			b.out(b.Map(ir.Exp, x))
+			b.out(b.Reduce(ir.Sum, x, 1))
+			b.out(b.Reduce(ir.Sum, x, 0)) // five zeros
+			b.out(b.Add(ir.Concat{Axis: 0}, nil, x, b.in(normal, 2, 5)))
+			b.out(b.MatMul(x, b.in(normal, 5, 3)))
+			b.out(b.MatMul(b.T(x), x)) // zeros
+		}},
+	}
+}
+
+// viewOf gives a value of that shape through one or more views of an input.
+func (b *draft) viewOf(shape []int) *ir.Value {
+	rank := len(shape)
+	switch b.rng.IntN(5) {
+	case 0: // transposed
+		perm, from := b.rng.Perm(rank), make([]int, rank)
+		for i, p := range perm {
+			from[p] = shape[i]
+		}
+		return b.Transpose(b.in(normal, from...), perm...)
+	case 1: // a slice, with steps
+		op := ir.Slice{Start: make([]int, rank), Stop: make([]int, rank), Step: make([]int, rank)}
+		from := make([]int, rank)
+		for i, d := range shape {
+			op.Start[i], op.Step[i] = b.between(0, 2), b.between(1, 2)
+			op.Stop[i] = op.Start[i] + (d-1)*op.Step[i] + 1
+			from[i] = op.Stop[i] + b.between(0, 2)
+		}
+		return b.Add(op, nil, b.in(normal, from...))
+	case 2: // repeated
+		return b.BroadcastTo(b.in(normal, b.narrowed(shape)...), shape...)
+	case 3: // the transpose of something repeated
+		perm, from := b.rng.Perm(rank), make([]int, rank)
+		for i, p := range perm {
+			from[p] = shape[i]
+		}
+		return b.Transpose(b.BroadcastTo(b.in(normal, b.narrowed(from)...), from...), perm...)
+	}
+	return b.Reshape(b.in(normal, ir.Shape(shape).Size()), shape...)
+}
+
+// programCases: what training steps are made of.
+func programCases() []testCase {
+	return []testCase{
+		{"mlp step", mlpStep},
+		{"cnn step", cnnStep},
+		{"attention", attention},
+		{"normalisations", normalisations},
+		{"adam", adam},
+		{"update in place", func(b *draft) {
+			w := b.filled(ir.Params, normal, ir.F32, 70, 3)
+			m := b.filled(ir.State, normal, ir.F32, 70, 3)
+			g := b.in(normal, 70, 3)
+			lr := b.Read(b.filled(ir.Hyper, positive, ir.F32))
+			mv := b.Plus(b.Scale(b.Read(m), 0.5), g)
+			b.Store(m, mv)
+			b.Store(w, b.Minus(b.Read(w), b.Times(lr, mv)))
+			b.out(b.Sum(b.Map(ir.Square, b.Read(w)))) // of the old parameters
+		}},
+		{"update that its readers outlive", func(b *draft) {
+			// The new w is needed elsewhere, and so is the old one, transposed.
+			w := b.filled(ir.Params, normal, ir.F32, 9, 9)
+			old := b.Read(w)
+			updated := b.Plus(b.Scale(old, 0.5), b.T(old))
+			b.Store(w, updated)
+			b.out(b.MatMul(updated, old))
+			b.out(b.Plus(b.T(updated), old))
+		}},
+		{"swap", func(b *draft) {
+			b.bits = true
+			x := b.filled(ir.State, normal, ir.F32, 33)
+			y := b.filled(ir.State, normal, ir.F32, 33)
+			z := b.filled(ir.State, normal, ir.F32, 33)
+			b.Store(x, b.Read(y))
+			b.Store(y, b.Read(z))
+			b.Store(z, b.Read(x))
+		}},
+		{"shift within a region", func(b *draft) {
+			// Overlapping slots: the sources of one store are the targets of others.
+			b.bits = true
+			all := b.filled(ir.Buffers, normal, ir.F32, 40)
+			part := func(from, n int) *ir.Slot {
+				return &ir.Slot{Region: ir.Buffers, Name: "part", Offset: all.Offset + from, Shape: ir.Of(n)}
+			}
+			b.Store(part(0, 30), b.Read(part(10, 30)))
+			b.Store(part(30, 10), b.Read(part(0, 10)))
+		}},
+		{"one value to many slots", func(b *draft) {
+			x := b.Map(ir.Exp, b.in(normal, 5, 7))
+			for range 3 {
+				b.out(x)
+			}
+			b.out(b.T(x))
+			b.out(b.Reshape(x, 35))
+			b.Store(b.slot(ir.Grads, ir.F32, 5, 7), x)
+		}},
+		{"long chain", func(b *draft) {
+			x := b.in(normal, 3000)
+			y := x
+			for i := range 40 {
+				y = b.Plus(b.Scale(y, 0.7), b.Times(b.Map(ir.Sin, x), b.Const(float64(i)/40)))
+				if i%13 == 5 {
+					b.out(y) // results in the middle of a loop
+				}
+			}
+			b.out(y)
+		}},
+		{"values used far apart", func(b *draft) {
+			// Many values alive at once, ending in an order other than that of their making.
+			x := b.in(normal, 20, 20)
+			var kept []*ir.Value
+			y := x
+			for range 8 {
+				y = b.Scale(b.MatMul(y, x), 0.2)
+				kept = append(kept, y)
+			}
+			sum := b.Const(0, 20, 20)
+			for _, i := range b.rng.Perm(len(kept)) {
+				sum = b.MatMul(b.Scale(b.Plus(sum, kept[i]), 0.2), x)
+			}
+			b.out(sum)
+		}},
+		{"parts in order", func(b *draft) {
+			// Each part reads what those before it stored; a collective of a rank alone changes nothing.
+			g := b.slot(ir.Grads, ir.F32, 50)
+			w := b.filled(ir.Params, normal, ir.F32, 50)
+			b.Store(g, b.Map(ir.Tanh, b.Plus(b.Read(w), b.in(normal, 50))))
+			b.parts = append(b.parts, ir.Part{Collective: &ir.Collective{Kind: ir.AllReduce}, On: g})
+			b.next()
+			b.Store(g, b.Scale(b.Read(g), 2))
+			b.next()
+			b.Store(w, b.Minus(b.Read(w), b.Read(g)))
+			b.out(b.Read(g))
+		}},
+		{"dropout", func(b *draft) {
+			x := b.in(normal, 12, 30)
+			keep := b.Map(ir.Ge, b.Rand(7, 12, 30), b.Const(0.25))
+			mask := b.Scale(keep, 1/0.75)
+			b.out(b.Times(x, mask))
+			b.out(b.Sum(b.Times(b.in(normal, 12, 30), mask), 0))
+		}},
+	}
+}
+
+// mlpStep is a training step: two linear layers, cross entropy, gradients, momentum.
+func mlpStep(b *draft) {
+	n, in, hidden, classes := b.between(1, 70), b.between(5, 60), b.between(3, 50), b.between(2, 11)
+	w1, b1 := b.filled(ir.Params, normal, ir.F32, hidden, in), b.filled(ir.Params, normal, ir.F32, hidden)
+	w2, b2 := b.filled(ir.Params, normal, ir.F32, classes, hidden), b.filled(ir.Params, normal, ir.F32, classes)
+	params := []*ir.Slot{w1, b1, w2, b2}
+	var grads []*ir.Slot
+	for _, p := range params {
+		grads = append(grads, b.slot(ir.Grads, ir.F32, p.Shape...))
+	}
+	x, labels := b.in(normal, n, in), b.ints(classes, n)
+	labels = b.Add(ir.CheckIndex{Bound: classes, Ignore: -100, What: "label"}, nil, labels)
+	h := b.Map(ir.Tanh, b.Scale(b.Plus(b.MatMul(x, b.T(b.Read(w1))), b.Read(b1)), 1/math.Sqrt(float64(in))))
+	logits := b.Plus(b.MatMul(h, b.T(b.Read(w2))), b.Read(b2))
+	ones := b.Const(1, classes)
+	loss := b.Add(ir.CrossEntropy{Ignore: -100}, nil, logits, labels, ones)
+	b.out(b.Scale(b.Sum(loss), 1/float64(n)))
+	dlogits := b.Add(ir.CrossEntropyGrad{Ignore: -100}, nil, logits, labels, ones, b.Const(1/float64(n), n))
+	b.Store(grads[2], b.MatMul(b.T(dlogits), h))
+	b.Store(grads[3], b.Sum(dlogits, 0))
+	dh := b.MatMul(dlogits, b.Read(w2))
+	dh = b.Scale(b.Times(dh, b.Minus(b.Const(1), b.Map(ir.Square, h))), 1/math.Sqrt(float64(in)))
+	b.Store(grads[0], b.T(b.MatMul(b.T(x), dh))) // as Gorgonia differentiates
+	b.Store(grads[1], b.Sum(dh, 0))
+	b.next()
+	lr := b.Read(b.filled(ir.Hyper, positive, ir.F32))
+	for i, p := range params {
+		m := b.filled(ir.State, normal, ir.F32, p.Shape...)
+		v := b.Plus(b.Scale(b.Read(m), 0.9), b.Read(grads[i]))
+		b.Store(m, v)
+		b.Store(p, b.Minus(b.Read(p), b.Times(lr, v)))
+	}
+}
+
+// cnnStep is convolution, relu, pooling, a linear layer, and the gradients of all.
+func cnnStep(b *draft) {
+	n, c, o, h := b.between(1, 5), b.between(1, 3), b.between(2, 8), 2*b.between(4, 7)
+	win, pool := square(3, 1, 1, 1, 1), square(2, 2, 0, 1, 1)
+	x := b.in(normal, n, c, h, h)
+	k := b.filled(ir.Params, normal, ir.F32, o, c, 3, 3)
+	bias := b.filled(ir.Params, normal, ir.F32, o)
+	y := b.Map(ir.Relu, b.Plus(b.Add(ir.Conv2d{Conv: win}, nil, x, b.Read(k)), b.Reshape(b.Read(bias), o, 1, 1)))
+	p := b.Add(ir.Pool2d{Mode: ir.AvgPool, Pool: pool}, nil, y)
+	flat := b.Reshape(p, n, o*h/2*h/2)
+	w := b.filled(ir.Params, normal, ir.F32, 4, flat.Shape[1])
+	out := b.MatMul(flat, b.T(b.Read(w)))
+	b.out(out)
+	dout := b.in(normal, n, 4)
+	b.Store(b.slot(ir.Grads, ir.F32, 4, flat.Shape[1]), b.MatMul(b.T(dout), flat))
+	dp := b.Reshape(b.MatMul(dout, b.Read(w)), p.Shape...)
+	dy := b.Add(ir.Pool2dGrad{Mode: ir.AvgPool, Pool: pool, In: [4]int(y.Shape)}, nil, dp)
+	// The mask is a function of an input, so that no rounding flips it.
+	dy = b.Times(dy, b.Map(ir.Gt, b.inExact(steps, y.Shape...), b.Const(0)))
+	b.Store(b.slot(ir.Grads, ir.F32, o, c, 3, 3), b.Add(ir.Conv2dGradW{Conv: win}, nil, x, dy))
+	b.Store(b.slot(ir.Grads, ir.F32, o), b.Sum(dy, 0, 2, 3))
+	b.out(b.Add(ir.Conv2dGradX{Conv: win, In: [4]int(x.Shape)}, nil, b.Read(k), dy))
+}
+
+// attention: embedding, heads by views, softmax by hand and by op.
+func attention(b *draft) {
+	n, t, heads, d := b.between(1, 3), b.between(2, 9), 2, b.between(2, 8)
+	table := b.in(normal, 30, heads*d)
+	x := b.Add(ir.Gather{}, nil, table, b.ints(30, n, t))
+	project := func() *ir.Value {
+		y := b.MatMul(b.Reshape(x, n*t, heads*d), b.Scale(b.in(normal, heads*d, heads*d), 0.3))
+		return b.Reshape(b.Transpose(b.Reshape(y, n, t, heads, d), 0, 2, 1, 3), n*heads, t, d)
+	}
+	q, k, v := project(), project(), project()
+	scores := b.Scale(b.MatMul(q, b.T(k)), 1/math.Sqrt(float64(d)))
+	causal := b.Map(ir.Le, b.Iota(1, t, t), b.Iota(0, t, t))
+	scores = b.Select(causal, scores, b.Const(-1e9))
+	p := b.Add(ir.Softmax{}, nil, scores)
+	e := b.Map(ir.Exp, b.Minus(scores, b.Reduce(ir.MaxOf, scores, 2)))
+	b.out(b.Over(e, b.Reduce(ir.Sum, e, 2)))
+	y := b.Transpose(b.Reshape(b.MatMul(p, v), n, heads, t, d), 0, 2, 1, 3)
+	b.out(b.Reshape(y, n, t, heads*d))
+}
+
+// normalisations: by batch, with running statistics in place, and by row, each with two passes over its input.
+func normalisations(b *draft) {
+	n, c, h := b.between(2, 6), b.between(1, 5), b.between(2, 9)
+	x := b.in(normal, n, c, h, h)
+	count := float64(n * h * h)
+	mean := b.Scale(b.Reduce(ir.Sum, x, 0, 2, 3), 1/count)
+	centred := b.Minus(x, mean)
+	variance := b.Scale(b.Reduce(ir.Sum, b.Map(ir.Square, centred), 0, 2, 3), 1/count)
+	inv := b.Map(ir.Rsqrt, b.Shift(variance, 1e-5))
+	gamma, beta := b.filled(ir.Params, positive, ir.F32, c), b.filled(ir.Params, normal, ir.F32, c)
+	channel := func(s *ir.Slot) *ir.Value { return b.Reshape(b.Read(s), c, 1, 1) }
+	b.out(b.Plus(b.Times(b.Times(centred, inv), channel(gamma)), channel(beta)))
+	for _, stat := range []*ir.Value{mean, variance} {
+		running := b.filled(ir.Buffers, positive, ir.F32, c)
+		b.Store(running, b.Plus(b.Scale(b.Read(running), 0.9), b.Scale(b.Reshape(stat, c), 0.1)))
+	}
+	rows := b.Reshape(x, n, c*h*h)
+	mu := b.Scale(b.Reduce(ir.Sum, rows, 1), 1/float64(c*h*h))
+	dev := b.Minus(rows, mu)
+	b.out(b.Times(dev, b.Map(ir.Rsqrt, b.Shift(b.Scale(b.Reduce(ir.Sum, b.Map(ir.Square, dev), 1), 1/float64(c*h*h)), 1e-5))))
+}
+
+// adam updates a flat arena: one loop with three results in place and scalars that depend on the step.
+func adam(b *draft) {
+	n := b.between(3000, 5000)
+	b.large = true
+	w, g := b.filled(ir.Params, normal, ir.F32, n), b.filled(ir.Grads, normal, ir.F32, n)
+	m, v := b.filled(ir.State, normal, ir.F32, n), b.filled(ir.State, positive, ir.F32, n)
+	lr, step := b.Read(b.filled(ir.Hyper, positive, ir.F32)), b.Read(b.filled(ir.Hyper, positive, ir.F32))
+	norm := b.Map(ir.Sqrt, b.Sum(b.Map(ir.Square, b.Read(g))))
+	clip := b.Map(ir.Min, b.Const(1), b.Over(b.Const(10), b.Shift(norm, 1e-6)))
+	grad := b.Times(b.Read(g), clip)
+	m1 := b.Plus(b.Scale(b.Read(m), 0.9), b.Scale(grad, 0.1))
+	v1 := b.Plus(b.Scale(b.Read(v), 0.99), b.Scale(b.Map(ir.Square, grad), 0.01))
+	correct := func(beta float64) *ir.Value { return b.Minus(b.Const(1), b.Map(ir.Pow, b.Const(beta), step)) }
+	mhat, vhat := b.Over(m1, correct(0.9)), b.Over(v1, correct(0.99))
+	b.Store(m, m1)
+	b.Store(v, v1)
+	b.Store(w, b.Minus(b.Read(w), b.Times(lr, b.Over(mhat, b.Shift(b.Map(ir.Sqrt, vhat), 1e-8)))))
+	b.out(norm)
+}

@@ -1,0 +1,397 @@
+package backendtest
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/tandem-train/tandem/internal/ir"
+	"github.com/tandem-train/tandem/internal/ir/ref"
+)
+
+// Option says what a backend promises beyond the interface.
+type Option func(*suite)
+
+// NoAllocs: after the first run of a program, a run allocates nothing on Go's heap.
+func NoAllocs() Option { return func(s *suite) { s.noAllocs = true } }
+
+// suite is one run of the conformance suite.
+type suite struct {
+	dev      ir.Device
+	noAllocs bool
+}
+
+// testCase is a named case of a table.
+type testCase struct {
+	name  string
+	build func(b *draft)
+}
+
+// Run tests the device that open gives; it is closed at the end. Nothing else may use it meanwhile.
+func Run(t *testing.T, open func(t *testing.T) ir.Device, opts ...Option) {
+	s := &suite{dev: open(t)}
+	for _, o := range opts {
+		o(s)
+	}
+	t.Cleanup(func() {
+		if err := s.dev.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	for _, group := range []struct {
+		name  string
+		cases []testCase
+	}{
+		{"fn", fnCases()},
+		{"op", opCases()},
+		{"view", viewCases()},
+		{"program", programCases()},
+		{"random", randomCases()},
+	} {
+		t.Run(group.name, func(t *testing.T) {
+			for _, c := range group.cases {
+				t.Run(c.name, func(t *testing.T) { s.conforms(t, c.build) })
+			}
+		})
+	}
+	t.Run("fault", s.faults)
+	t.Run("memory", s.memories)
+}
+
+// machine is a compiled program on a device's memory.
+type machine struct {
+	dev  ir.Device
+	prog *ir.Program
+	mem  [ir.NumRegions]ir.DeviceMemory
+	exe  ir.Executable
+}
+
+// start compiles parts and loads them onto memory of exactly the program's sizes, all of it NaN.
+func (s *suite) start(t *testing.T, size [ir.NumRegions]int, parts []ir.Part) *machine {
+	t.Helper()
+	prog, err := ir.Compile("conformance", size, parts...)
+	if err != nil {
+		t.Fatalf("compile: %v", err)
+	}
+	m := &machine{dev: s.dev, prog: prog}
+	for r := range ir.NumRegions {
+		n := prog.Bytes(r)
+		if n == 0 {
+			continue
+		}
+		if m.mem[r], err = s.dev.Alloc(n); err != nil {
+			t.Fatalf("alloc %d bytes for %s: %v", n, r, err)
+		}
+		t.Cleanup(func() {
+			if err := m.mem[r].Free(); err != nil {
+				t.Errorf("free %s: %v", r, err)
+			}
+		})
+		m.write(t, r, slices.Repeat([]uint32{poison}, int(n/4)))
+	}
+	if m.exe, err = s.dev.Load(prog, m.mem); err != nil {
+		t.Fatalf("load: %v\n%s", err, prog)
+	}
+	t.Cleanup(func() {
+		if err := m.exe.Close(); err != nil {
+			t.Errorf("close executable: %v", err)
+		}
+	})
+	return m
+}
+
+// poison is a NaN that no arithmetic makes.
+const poison = 0x7fc0dead
+
+func (m *machine) write(t *testing.T, r ir.Region, words []uint32) {
+	t.Helper()
+	if len(words) == 0 {
+		return
+	}
+	buf := make([]byte, 0, 4*len(words))
+	for _, w := range words {
+		buf = binary.NativeEndian.AppendUint32(buf, w)
+	}
+	if err := m.mem[r].Write(0, buf); err != nil {
+		t.Fatalf("write %s: %v", r, err)
+	}
+}
+
+func (m *machine) read(t *testing.T, r ir.Region) []uint32 {
+	t.Helper()
+	if m.mem[r] == nil {
+		return nil
+	}
+	buf := make([]byte, m.prog.Bytes(r))
+	if err := m.mem[r].Read(0, buf); err != nil {
+		t.Fatalf("read %s: %v", r, err)
+	}
+	words := make([]uint32, len(buf)/4)
+	for i := range words {
+		words[i] = binary.NativeEndian.Uint32(buf[4*i:])
+	}
+	return words
+}
+
+// image is the content of all regions but Work and Consts, as words.
+type image [ir.Work][]uint32
+
+func (m *machine) snapshot(t *testing.T) (im image) {
+	t.Helper()
+	for r := range im {
+		im[r] = m.read(t, ir.Region(r))
+	}
+	return im
+}
+
+func (m *machine) restore(t *testing.T, im image) {
+	t.Helper()
+	for r, words := range im {
+		m.write(t, ir.Region(r), words)
+	}
+}
+
+// word is x as the device holds it.
+func word(dtype ir.DType, x float64) uint32 {
+	if dtype == ir.I32 {
+		return uint32(int32(x))
+	}
+	return math.Float32bits(float32(x))
+}
+
+func number(dtype ir.DType, w uint32) float64 {
+	if dtype == ir.I32 {
+		return float64(int32(w))
+	}
+	return float64(math.Float32frombits(w))
+}
+
+// conforms builds a case and runs it.
+func (s *suite) conforms(t *testing.T, build func(b *draft)) {
+	b := newDraft(t)
+	build(b)
+	for _, p := range b.parts {
+		if p.Graph != nil && p.Graph.Err() != nil {
+			t.Fatalf("the case is wrong: %v", p.Graph.Err())
+		}
+	}
+	m := s.start(t, b.size, b.parts)
+	rt := &ir.Runtime{Seed: b.rng.Uint64(), Step: uint64(b.rng.IntN(1000)), FirstSample: b.rng.IntN(100)}
+	for round := range 2 {
+		before := b.content(m.prog)
+		m.restore(t, before)
+		m.run(t, rt)
+		after := m.snapshot(t)
+		if errs := b.compare(rt, before, after); len(errs) > 0 {
+			for _, err := range errs {
+				t.Errorf("input set %d: %v", round, err)
+			}
+			t.Logf("graph:\n%s\nprogram:\n%s", b.Graph, m.prog)
+			return
+		}
+		m.restore(t, before)
+		m.run(t, rt)
+		if !sameImage(m.snapshot(t), after) {
+			t.Errorf("two runs on the same content differ\n%s", m.prog)
+		}
+	}
+	if s.noAllocs {
+		if n := testing.AllocsPerRun(3, func() { m.run(t, rt) }); n > 0 {
+			t.Errorf("a run allocates %v times\n%s", n, m.prog)
+		}
+	}
+}
+
+func (m *machine) run(t *testing.T, rt *ir.Runtime) {
+	if err := m.exe.Run(context.Background(), rt); err != nil {
+		t.Fatalf("run: %v\n%s", err, m.prog)
+	}
+}
+
+func sameImage(a, b image) bool {
+	for r := range a {
+		if !slices.Equal(a[r], b[r]) {
+			return false
+		}
+	}
+	return true
+}
+
+// content draws what memory holds before a run: random numbers in filled slots, the poison elsewhere.
+func (b *draft) content(p *ir.Program) (im image) {
+	for r := range im {
+		im[r] = slices.Repeat([]uint32{poison}, p.Size[r])
+	}
+	for _, s := range b.slots {
+		for i := s.Offset; i < s.End(); i++ {
+			im[s.Region][i] = word(s.DType, float64(b.fill[s](b.rng)))
+		}
+	}
+	return im
+}
+
+// env is an evaluation's start: the same content as the device's.
+func (b *draft) env(rt *ir.Runtime, before image) *ref.Env {
+	var size [ir.NumRegions]int
+	for r, words := range before {
+		size[r] = len(words)
+	}
+	e := ref.NewEnv(size)
+	e.Runtime = *rt
+	for r := range before {
+		for i := range e.Memory[r] {
+			e.Memory[r][i] = math.NaN()
+		}
+	}
+	for _, s := range b.slots {
+		for i := s.Offset; i < s.End(); i++ {
+			e.Memory[s.Region][i] = number(s.DType, before[s.Region][i])
+		}
+	}
+	return e
+}
+
+// perturb changes every value that a device rounds by up to 2^-23 of itself, inputs included: that stands for the roundings
+// inside sums.
+func (b *draft) perturb(rng *rand.Rand) func(*ir.Value, []float64) {
+	return func(v *ir.Value, x []float64) {
+		switch op := v.Op.(type) {
+		case ir.Read:
+			if b.exact[op.Slot] {
+				return
+			}
+		case ir.Const, ir.Data, ir.Iota, ir.Rand, ir.CheckIndex, ir.ArgMax, ir.Gather, ir.Concat, ir.Unslice,
+			ir.Reshape, ir.Transpose, ir.Slice, ir.Broadcast:
+			return
+		}
+		if v.DType == ir.I32 {
+			return
+		}
+		for i := range x {
+			x[i] *= 1 + (2*rng.Float64()-1)*0x1p-23
+		}
+	}
+}
+
+// compare holds what the device made of before against ref.
+func (b *draft) compare(rt *ir.Runtime, before, after image) []error {
+	want := b.env(rt, before)
+	if err := ref.Eval(want, b.parts...); err != nil {
+		return []error{fmt.Errorf("the case is wrong: %w", err)}
+	}
+	runs := 3
+	switch {
+	case b.bits:
+		runs = 0
+	case b.large:
+		runs = 1
+	}
+	var shaken []*ref.Env
+	for range runs {
+		e := b.env(rt, before)
+		e.Round = b.perturb(rand.New(rand.NewPCG(b.rng.Uint64(), 2)))
+		if err := ref.Eval(e, b.parts...); err != nil {
+			return []error{fmt.Errorf("the case is wrong: %w", err)}
+		}
+		shaken = append(shaken, e)
+	}
+	var errs []error
+	untouched := after
+	for r := range untouched {
+		untouched[r] = slices.Clone(after[r])
+	}
+	for _, p := range b.parts {
+		if p.Graph == nil {
+			continue
+		}
+		for _, st := range p.Graph.Stores {
+			s := st.Slot
+			got := make([]float64, s.Shape.Size())
+			for i := range got {
+				got[i] = number(s.DType, after[s.Region][s.Offset+i])
+			}
+			copy(untouched[s.Region][s.Offset:s.End()], before[s.Region][s.Offset:s.End()])
+			var others [][]float64
+			for _, e := range shaken {
+				others = append(others, e.At(s))
+			}
+			scale := 1.0
+			if b.unlike != 0 {
+				scale = b.unlike
+			}
+			if b.bits || s.DType == ir.I32 {
+				scale = 0
+			}
+			if err := tolerance(got, nearest(s.DType, want.At(s)), others, scale); err != nil {
+				errs = append(errs, fmt.Errorf("%s %s: %w", s.Name, s.Shape, err))
+			}
+		}
+	}
+	for r := range untouched {
+		for i, w := range untouched[r] {
+			if w != before[r][i] {
+				errs = append(errs, fmt.Errorf("%s+%d: written, though no slot of a store", ir.Region(r), i))
+				break
+			}
+		}
+	}
+	return errs
+}
+
+// tolerance reports how got is farther from want than roundings explain. Where shaken are results of the same computation with every
+// value changed by up to 2^-23 of itself, and dev[i] is the largest |shaken[i]-want[i]|, the rules are
+//
+//	|got[i]-want[i]| <= scale (16 (dev[i] + rms(dev)) + 2^-21 |want[i]|) + 1e-37     for every element
+//	rms(got-want)    <= scale ( 8 rms(dev) + 2^-21 rms(want)) + 1e-37
+//
+// with scale usually 1; 0 asks for equal numbers. NaN equals NaN only.
+func tolerance(got, want []float64, shaken [][]float64, scale float64) error {
+	dev := make([]float64, len(want))
+	for _, s := range shaken {
+		for i := range dev {
+			if d := math.Abs(s[i] - want[i]); !math.IsNaN(d) && !math.IsInf(d, 0) {
+				dev[i] = max(dev[i], d)
+			}
+		}
+	}
+	diff := make([]float64, len(want))
+	finite := make([]float64, len(want))
+	rmsDev := rms(dev)
+	for i, w := range want {
+		if got[i] == w || math.IsNaN(got[i]) && math.IsNaN(w) {
+			continue
+		}
+		allowed := scale*(16*(dev[i]+rmsDev)+0x1p-21*math.Abs(w)) + 1e-37
+		d := math.Abs(got[i] - w)
+		if !(d <= allowed) || math.IsInf(w, 0) { // NaN never passes
+			return fmt.Errorf("element %d of %d: got %v, want %v, off by %.3g, allowed %.3g", i, len(want), got[i], w, d, allowed)
+		}
+		diff[i], finite[i] = d, w
+	}
+	if d, allowed := rms(diff), scale*(8*rmsDev+0x1p-21*rms(finite))+1e-37; d > allowed {
+		return fmt.Errorf("off by %.3g in the mean, allowed %.3g", d, allowed)
+	}
+	return nil
+}
+
+// nearest is what the device would hold if it computed without error; past float32's range that is an infinity.
+func nearest(dtype ir.DType, want []float64) []float64 {
+	out := make([]float64, len(want))
+	for i, w := range want {
+		out[i] = number(dtype, word(dtype, w))
+	}
+	return out
+}
+
+// rms is the root of the mean square.
+func rms(x []float64) float64 {
+	sum := 0.0
+	for _, v := range x {
+		sum += v * v
+	}
+	return math.Sqrt(sum / float64(max(1, len(x))))
+}
