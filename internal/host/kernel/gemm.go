@@ -63,7 +63,7 @@ func NewGemm(pool *Pool, shape GemmShape) *Gemm {
 	if tiles := ceilDiv(shape.M, k.mr) * ceilDiv(shape.N, k.nr) * shape.Batch; tiles < splitTiles && shape.K >= 2*splitK {
 		g.splits = min(shape.K/splitK, maxSplits)
 	}
-	g.gm, g.gn = grid(k, pool.threads, shape.M, shape.N, ceilDiv(shape.K, g.splits), shape.Batch*g.splits)
+	g.gm, g.gn = grid(k, pool.threads, shape.M, shape.N, ceilDiv(shape.K, g.splits), shape.Batch*g.splits, math.MaxInt)
 	g.block = newBlocking(k, ceilDiv(ceilDiv(shape.M, k.mr), g.gm)*k.mr, ceilDiv(ceilDiv(shape.N, k.nr), g.gn)*k.nr, ceilDiv(shape.K, g.splits))
 	partial := 0
 	if g.splits > 1 {
@@ -126,9 +126,9 @@ func (g *Gemm) task(worker, part int) {
 	if g.splits > 1 {
 		size := s.M * s.N
 		c := g.pool.shared[(item*g.splits+split)*size:][:size]
-		g.block.run(g.pool.scratch[worker], r, &w.a, &w.b, c, s.N, &Epilogue{})
+		g.block.run(g.pool.scratch[worker], r, &w.a, &w.b, nil, c, s.N, &Epilogue{})
 	} else {
-		g.block.run(g.pool.scratch[worker], r, &w.a, &w.b, g.c.Data[item*g.c.Batch:], g.c.Row, &g.epi)
+		g.block.run(g.pool.scratch[worker], r, &w.a, &w.b, nil, g.c.Data[item*g.c.Batch:], g.c.Row, &g.epi)
 	}
 	w.a.data, w.b.data = nil, nil
 }
@@ -205,15 +205,34 @@ func evenly(n, target, unit int) int {
 
 // scratch returns how many floats run needs.
 func (b blocking) scratch() int {
-	return b.mc*b.kc + packSlack + b.nc*b.kc + packSlack + b.kern.mr*b.kern.nr
+	return b.sizeA() + b.sizeB() + b.kern.mr*b.kern.nr
 }
 
-// run computes a rectangle of C, whose rows lie ldc apart, from the panels of A (by row) and B (by column).
-func (b blocking) run(scratch []float32, r rect, pa, pb panels, c []float32, ldc int, epi *Epilogue) {
+// sizeA and sizeB are the floats of the packed blocks, with slack, in whole cache lines.
+func (b blocking) sizeA() int { return ceilDiv(b.mc*b.kc+packSlack, 16) * 16 }
+func (b blocking) sizeB() int { return ceilDiv(b.nc*b.kc+packSlack, 16) * 16 }
+
+// packedSize returns how many floats packAll needs for one of the blocks of K of m rows.
+func (b blocking) packedSize(m int) int {
+	return ceilDiv(ceilDiv(m, b.kern.mr)*b.kern.mr*b.kc+packSlack, 16) * 16
+}
+
+// packAll packs the rows 0..m of A for block number i of 0..k, so that several runs can use them.
+func (b blocking) packAll(dst []float32, m, k, i int, pa panels) {
+	mr, k0 := b.kern.mr, i*b.kc
+	kn := min(b.kc, k-k0)
+	dst = dst[i*b.packedSize(m):]
+	for row := 0; row < m; row += mr {
+		pa.pack(dst[row*kn:], mr, row, min(mr, m-row), k0, kn)
+	}
+}
+
+// run computes a rectangle of C, whose rows lie ldc apart, from the panels of A (by row) and B (by column). If packed is
+// not nil, it holds what packAll made of all rows below r.m1 for all blocks of K, and pa is not used.
+func (b blocking) run(scratch []float32, r rect, pa, pb panels, packed []float32, c []float32, ldc int, epi *Epilogue) {
 	mr, nr := b.kern.mr, b.kern.nr
-	bufA, scratch := scratch[:b.mc*b.kc+packSlack], scratch[b.mc*b.kc+packSlack:]
-	bufB, scratch := scratch[:b.nc*b.kc+packSlack], scratch[b.nc*b.kc+packSlack:]
-	tile := scratch[:mr*nr]
+	bufA, bufB := scratch[:b.sizeA()], scratch[b.sizeA():][:b.sizeB()]
+	tile := scratch[b.sizeA()+b.sizeB():][:mr*nr]
 	reuseB := r.m1-r.m0 > b.mc // several blocks of A meet the same panels of B
 
 	for j0 := r.n0; j0 < r.n1; j0 += b.nc {
@@ -223,8 +242,12 @@ func (b blocking) run(scratch []float32, r rect, pa, pb panels, c []float32, ldc
 			add, last := k0 > r.k0 || epi.Accumulate, k0+kn == r.k1
 			for i0 := r.m0; i0 < r.m1; i0 += b.mc {
 				i1 := min(i0+b.mc, r.m1)
-				for i := i0; i < i1; i += mr {
-					pa.pack(bufA[(i-i0)*kn:], mr, i, min(mr, i1-i), k0, kn)
+				if packed != nil {
+					bufA = packed[k0/b.kc*b.packedSize(r.m1)+i0*kn:]
+				} else {
+					for i := i0; i < i1; i += mr {
+						pa.pack(bufA[(i-i0)*kn:], mr, i, min(mr, i1-i), k0, kn)
+					}
 				}
 				for j := j0; j < j1; j += nr {
 					panelB := bufB
@@ -285,8 +308,8 @@ func (b blocking) column(kn int, bufA, panelB, tile, c []float32, ldc, i0, i1, j
 	}
 }
 
-// grid chooses how many rows and columns of tasks to cut [m,n] into, for the given number of such products.
-func grid(k *kernels, threads, m, n, kk, products int) (gm, gn int) {
+// grid chooses how many rows (at most maxRows) and columns of tasks to cut [m,n] into, for the given number of such products.
+func grid(k *kernels, threads, m, n, kk, products, maxRows int) (gm, gn int) {
 	gm, gn = 1, 1
 	if threads == 1 {
 		return gm, gn
@@ -295,7 +318,7 @@ func grid(k *kernels, threads, m, n, kk, products int) (gm, gn int) {
 	const madd, move, wake = 0.02, 0.2, 4000
 	tm, tn := ceilDiv(m, k.mr), ceilDiv(n, k.nr)
 	best := math.Inf(1)
-	for y := 1; y <= min(tm, 2*threads); y++ {
+	for y := 1; y <= min(tm, 2*threads, maxRows); y++ {
 		for x := 1; x <= min(tn, 2*threads); x++ {
 			rows, cols := float64(ceilDiv(tm, y)*k.mr), float64(ceilDiv(tn, x)*k.nr)
 			one := (rows*cols*madd + (rows+cols)*move) * float64(kk)
