@@ -16,14 +16,14 @@
 //   - after the first run nothing is allocated, if the backend says [NoAllocs].
 //
 // So a case also tests the passes of package ir. The cases are grouped in tables: fn (every scalar function), op (every op of a
-// graph), view (operands with odd strides), program (training steps, updates in place, several parts), fault (errors), and
-// random (graphs drawn at random).
+// graph), view (operands with odd strides), program (training steps, updates in place, several parts) and random (graphs
+// drawn at random); then ranks (collectives), fault (errors) and memory.
 //
 // # Tolerance
 //
 // How much float32 may differ from float64 depends on the graph. The suite measures it: ref runs again with every value changed at
-// random by up to 2^-23 of itself, and the deviation of the results is the scale that [tolerance] multiplies. A case may instead ask for
-// equal bits.
+// random by up to 2^-23 of itself, and the deviation of the results is the scale that limits.hold multiplies (see there for the rule). A
+// case may instead ask for equal numbers.
 //
 // # Failures
 //

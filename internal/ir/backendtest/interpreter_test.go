@@ -74,6 +74,7 @@ func (m *memory) Read(off int64, dst []byte) error {
 type executable struct {
 	p   *ir.Program
 	mem [ir.NumRegions]memory
+	ctx context.Context
 	rt  *ir.Runtime
 }
 
@@ -83,7 +84,7 @@ func (e *executable) Run(ctx context.Context, rt *ir.Runtime) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	e.rt = rt
+	e.ctx, e.rt = ctx, rt
 	old := e.mem
 	for r := range old {
 		old[r] = append(memory(nil), e.mem[r]...)
@@ -188,7 +189,20 @@ func (e *executable) step(s *ir.Step) error {
 		}
 		elements(s.In[0].Shape, func(at []int) { copy(e.word(s.Out[0], at)[:4], e.word(s.In[0], at)) })
 	case ir.Collective:
-		// Alone.
+		if e.rt.Comm == nil {
+			return nil
+		}
+		o := s.In[0]
+		buf := make([]float32, o.Shape.Size())
+		for i := range buf {
+			buf[i] = float32(e.load(o, []int{i}))
+		}
+		if err := e.rt.Comm.Collective(e.ctx, op, buf); err != nil {
+			return err
+		}
+		for i, x := range buf {
+			e.store(o, []int{i}, float64(x))
+		}
 	default:
 		var g ir.Graph
 		var args []*ir.Value
@@ -213,7 +227,7 @@ func (e *executable) step(s *ir.Step) error {
 		}
 		i := 0
 		if broken == "overrun" {
-			e.mem[ir.Input][0] ^= 1
+			e.mem[ir.Input][0]++
 		}
 		elements(v.Shape, func(at []int) {
 			x := values[v.ID][i]

@@ -117,6 +117,28 @@ func programCases() []testCase {
 			b.Store(w, b.Minus(b.Read(w), b.Times(lr, mv)))
 			b.out(b.Sum(b.Map(ir.Square, b.Read(w)))) // of the old parameters
 		}},
+		{"flat update", func(b *draft) {
+			// Gradients go to slots; the update sees both arenas as one vector each, gaps (NaN here) included.
+			x := b.in(normal, 9, 6)
+			var params []*ir.Slot
+			for _, shape := range [][]int{{4, 6}, {4}, {1}} {
+				params = append(params, b.filled(ir.Params, normal, ir.F32, shape...))
+			}
+			b.size[ir.Grads] = b.size[ir.Params]
+			grad := func(i int, v *ir.Value) {
+				b.Store(&ir.Slot{Region: ir.Grads, Name: "grad", Offset: params[i].Offset, Shape: params[i].Shape}, v)
+			}
+			y := b.Times(b.Plus(b.MatMul(x, b.T(b.Read(params[0]))), b.Read(params[1])), b.Read(params[2]))
+			grad(0, b.T(b.MatMul(b.T(x), y)))
+			grad(1, b.Sum(y, 0))
+			grad(2, b.Reshape(b.Sum(b.Map(ir.Square, y)), 1))
+			b.next()
+			w := &ir.Slot{Region: ir.Params, Name: "all", Shape: ir.Of(b.size[ir.Params])}
+			g := &ir.Slot{Region: ir.Grads, Name: "all", Shape: w.Shape}
+			b.Store(w, b.Minus(b.Read(w), b.Scale(b.Read(g), 0.25)))
+			b.next()
+			b.out(b.Read(params[0]))
+		}},
 		{"update that its readers outlive", func(b *draft) {
 			// The new w is needed elsewhere, and so is the old one, transposed.
 			w := b.filled(ir.Params, normal, ir.F32, 9, 9)

@@ -49,7 +49,7 @@ func (b *draft) tame() bool {
 		}
 	}
 	for _, p := range b.parts {
-		if p.Graph.Err() != nil {
+		if p.Graph != nil && p.Graph.Err() != nil {
 			return true // conforms reports it
 		}
 	}

@@ -58,6 +58,7 @@ func Run(t *testing.T, open func(t *testing.T) ir.Device, opts ...Option) {
 			}
 		})
 	}
+	t.Run("ranks", s.ranks)
 	t.Run("fault", s.faults)
 	t.Run("memory", s.memories)
 }
@@ -319,14 +320,11 @@ func (b *draft) compare(rt *ir.Runtime, before, after image) []error {
 			for _, e := range shaken {
 				others = append(others, e.At(s))
 			}
-			scale := 1.0
-			if b.unlike != 0 {
-				scale = b.unlike
-			}
+			limit := limits{scale: 1, floor: max(b.floor, 1e-37)}
 			if b.bits || s.DType == ir.I32 {
-				scale = 0
+				limit = limits{}
 			}
-			if err := tolerance(got, nearest(s.DType, want.At(s)), others, scale); err != nil {
+			if err := limit.hold(got, nearest(s.DType, want.At(s)), others); err != nil {
 				errs = append(errs, fmt.Errorf("%s %s: %w", s.Name, s.Shape, err))
 			}
 		}
@@ -342,14 +340,17 @@ func (b *draft) compare(rt *ir.Runtime, before, after image) []error {
 	return errs
 }
 
-// tolerance reports how got is farther from want than roundings explain. Where shaken are results of the same computation with every
-// value changed by up to 2^-23 of itself, and dev[i] is the largest |shaken[i]-want[i]|, the rules are
+// limits is how far results may be from ref's. The zero limits ask for equal numbers.
+type limits struct{ scale, floor float64 }
+
+// hold reports how got is farther from want than roundings explain. Where shaken are results of the same computation with
+// every value changed by up to 2^-23 of itself, and dev[i] is the largest |shaken[i]-want[i]|, the rules are
 //
-//	|got[i]-want[i]| <= scale (16 (dev[i] + rms(dev)) + 2^-21 |want[i]|) + 1e-37     for every element
-//	rms(got-want)    <= scale ( 8 rms(dev) + 2^-21 rms(want)) + 1e-37
+//	|got[i]-want[i]| <= scale (16 (dev[i] + rms(dev)) + 2^-21 |want[i]|) + floor     for every element
+//	rms(got-want)    <= scale ( 8 rms(dev) + 2^-21 rms(want)) + floor                of at least 16 elements
 //
-// with scale usually 1; 0 asks for equal numbers. NaN equals NaN only.
-func tolerance(got, want []float64, shaken [][]float64, scale float64) error {
+// NaN equals NaN only.
+func (l limits) hold(got, want []float64, shaken [][]float64) error {
 	dev := make([]float64, len(want))
 	for _, s := range shaken {
 		for i := range dev {
@@ -365,14 +366,15 @@ func tolerance(got, want []float64, shaken [][]float64, scale float64) error {
 		if got[i] == w || math.IsNaN(got[i]) && math.IsNaN(w) {
 			continue
 		}
-		allowed := scale*(16*(dev[i]+rmsDev)+0x1p-21*math.Abs(w)) + 1e-37
+		allowed := l.scale*(16*(dev[i]+rmsDev)+0x1p-21*math.Abs(w)) + l.floor
 		d := math.Abs(got[i] - w)
 		if !(d <= allowed) || math.IsInf(w, 0) { // NaN never passes
 			return fmt.Errorf("element %d of %d: got %v, want %v, off by %.3g, allowed %.3g", i, len(want), got[i], w, d, allowed)
 		}
 		diff[i], finite[i] = d, w
 	}
-	if d, allowed := rms(diff), scale*(8*rmsDev+0x1p-21*rms(finite))+1e-37; d > allowed {
+	allowed := l.scale*(8*rmsDev+0x1p-21*rms(finite)) + l.floor
+	if d := rms(diff); d > allowed && len(want) >= 16 {
 		return fmt.Errorf("off by %.3g in the mean, allowed %.3g", d, allowed)
 	}
 	return nil
