@@ -46,7 +46,7 @@ type BufferNode struct {
 type BufferUpdate struct {
 	Name   string
 	Buffer *Buffer
-	Node   *gorgonia.Node
+	Value  *gorgonia.Node
 }
 
 // NewGraph returns a Graph over an empty Gorgonia graph. training says whether layers that behave differently in training and
@@ -167,7 +167,7 @@ func (g *Graph) Update(b *Buffer, v *gorgonia.Node) {
 	}
 	for i, u := range g.updates {
 		if u.Buffer == b {
-			g.updates[i].Node = v
+			g.updates[i].Value = v
 			return
 		}
 	}
@@ -178,7 +178,7 @@ func (g *Graph) Update(b *Buffer, v *gorgonia.Node) {
 func (g *Graph) Latest(b *Buffer) *gorgonia.Node {
 	for _, u := range g.updates {
 		if u.Buffer == b {
-			return u.Node
+			return u.Value
 		}
 	}
 	return g.Buffer(b)

@@ -40,6 +40,31 @@ func (k scale) diff(_ gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, err
 	return gorgonia.Nodes{dx}, err
 }
 
+// Shift is x + k.
+func Shift(x *gorgonia.Node, k float64) (*gorgonia.Node, error) { return apply(shift{k}, x) }
+
+type shift struct{ K float64 }
+
+func (k shift) Lower(g *ir.Graph, a []*ir.Value) *ir.Value { return g.Shift(a[0], k.K) }
+
+func (shift) wrt(int) bool { return true }
+
+func (shift) diff(_ gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+	return gorgonia.Nodes{dy}, nil
+}
+
+// Lerp is (1-t) a + t b, of one shape. It has no gradient: it is for running means.
+func Lerp(a, b *gorgonia.Node, t float64) (*gorgonia.Node, error) { return apply(lerp{t}, a, b) }
+
+type lerp struct{ T float64 }
+
+func (k lerp) Lower(g *ir.Graph, a []*ir.Value) *ir.Value {
+	if !a[0].Shape.Equal(a[1].Shape) {
+		g.Fail(shapeError("two values of one shape", a...))
+	}
+	return g.Plus(g.Scale(a[0], 1-k.T), g.Scale(a[1], k.T))
+}
+
 // Add is a + b, of one shape.
 func Add(a, b *gorgonia.Node) (*gorgonia.Node, error) { return apply(add{}, a, b) }
 

@@ -1,0 +1,185 @@
+package nn
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+
+	"github.com/nlpodyssey/safetensors"
+	"gorgonia.org/tensor"
+)
+
+// SaveSafetensors writes the state dict of m to a file in the safetensors format, which PyTorch's users read with
+// safetensors.torch.load_file. The file appears whole or not at all: an older one of that name stands until then.
+func SaveSafetensors(m Module, path string) error {
+	s, err := StateDict(m)
+	if err != nil {
+		return err
+	}
+	return s.Save(path)
+}
+
+// LoadSafetensors loads a file in the safetensors format into m, as [LoadStateDict] does.
+func LoadSafetensors(m Module, path string, strict bool) error {
+	s, err := ReadSafetensors(path)
+	if err != nil {
+		return err
+	}
+	if err := LoadStateDict(m, s, strict); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+// view is a float32 tensor as the safetensors package takes it.
+type view struct {
+	shape []uint64
+	data  []byte
+}
+
+func (v view) DType() safetensors.DType { return safetensors.F32 }
+func (v view) Shape() []uint64          { return v.shape }
+func (v view) Data() []byte             { return v.data }
+func (v view) DataLen() uint64          { return uint64(len(v.data)) }
+
+// Save writes s to a file in the safetensors format, whole or not at all. Tensors are written as float32.
+func (s *State) Save(path string) error {
+	views := make(map[string]view, s.Len())
+	for name, t := range s.All() {
+		x, ok := floats(t)
+		if !ok {
+			return fmt.Errorf("nn: save %s: %s is of %v, which does not convert to float32", path, name, t.Dtype())
+		}
+		v := view{shape: make([]uint64, t.Dims()), data: make([]byte, 0, 4*len(x))}
+		for i, d := range t.Shape() {
+			v.shape[i] = uint64(d)
+		}
+		for _, e := range x {
+			v.data = binary.LittleEndian.AppendUint32(v.data, math.Float32bits(e))
+		}
+		views[name] = v
+	}
+	if err := writeFile(path, views); err != nil {
+		return fmt.Errorf("nn: save %s: %w", path, err)
+	}
+	return nil
+}
+
+// writeFile writes beside path, makes sure that it is on the disk, and renames.
+func writeFile(path string, views map[string]view) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	w := bufio.NewWriter(f)
+	err = safetensors.SerializeToWriter(views, map[string]string{"format": "pt"}, w)
+	if err == nil {
+		err = w.Flush()
+	}
+	if err == nil {
+		err = f.Chmod(0o644)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err = os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	// The rename itself is on the disk when the directory is.
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// ReadSafetensors reads a file in the safetensors format, its tensors in the order in which they lie in the file. Floats of
+// 16, 32 and 64 bits and integers are converted to float32.
+func ReadSafetensors(path string) (*State, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("nn: load: %w", err)
+	}
+	s, err := parseSafetensors(b)
+	if err != nil {
+		return nil, fmt.Errorf("nn: load %s: %w", path, err)
+	}
+	return s, nil
+}
+
+func parseSafetensors(b []byte) (*State, error) {
+	st, err := safetensors.Deserialize(b)
+	if err != nil {
+		return nil, err
+	}
+	s := new(State)
+	for _, t := range st.Tensors() {
+		v := t.TensorView
+		x, ok := decode(v.DType(), v.Data())
+		if !ok {
+			return nil, fmt.Errorf("tensor %s: type %v does not convert to float32", t.Name, v.DType())
+		}
+		shape := make(tensor.Shape, len(v.Shape()))
+		for i, d := range v.Shape() {
+			if d < 1 || d > math.MaxInt32 {
+				return nil, fmt.Errorf("tensor %s: shape %v: dimensions must be in 1..%d", t.Name, v.Shape(), math.MaxInt32)
+			}
+			shape[i] = int(d)
+		}
+		s.Set(t.Name, dense(shape, x))
+	}
+	return s, nil
+}
+
+// decode reads little-endian elements.
+func decode(t safetensors.DType, b []byte) ([]float32, bool) {
+	size := int(t.Size())
+	x := make([]float32, len(b)/size)
+	for i := range x {
+		e := b[i*size:]
+		switch t {
+		case safetensors.F32:
+			x[i] = math.Float32frombits(binary.LittleEndian.Uint32(e))
+		case safetensors.F64:
+			x[i] = float32(math.Float64frombits(binary.LittleEndian.Uint64(e)))
+		case safetensors.BF16:
+			x[i] = math.Float32frombits(uint32(binary.LittleEndian.Uint16(e)) << 16)
+		case safetensors.F16:
+			x[i] = half(binary.LittleEndian.Uint16(e))
+		case safetensors.I64:
+			x[i] = float32(int64(binary.LittleEndian.Uint64(e)))
+		case safetensors.I32:
+			x[i] = float32(int32(binary.LittleEndian.Uint32(e)))
+		case safetensors.U8:
+			x[i] = float32(e[0])
+		default:
+			return nil, false
+		}
+	}
+	return x, true
+}
+
+// half is the value of an IEEE 754 half-precision number: a sign, 5 bits of exponent, 10 of mantissa.
+func half(h uint16) float32 {
+	sign := uint32(h>>15) << 31
+	exp, man := uint32(h>>10&31), uint32(h&1023)
+	switch exp {
+	case 0: // zero and subnormal: man 2^-24
+		return math.Float32frombits(sign | math.Float32bits(float32(man)*0x1p-24))
+	case 31: // infinity and NaN
+		return math.Float32frombits(sign | 0xff<<23 | man<<13)
+	}
+	return math.Float32frombits(sign | (exp+112)<<23 | man<<13)
+}
