@@ -77,16 +77,16 @@ func (s *suite) memories(t *testing.T) {
 				if mem[r], err = s.dev.Alloc(n); err != nil {
 					t.Fatal(err)
 				}
-				defer mem[r].Free()
+				atEnd(t, mem[r].Free)
 			}
 		}
 		if e, err := s.dev.Load(p, mem); err == nil {
-			e.Close()
+			atEnd(t, e.Close)
 			t.Error("a program was loaded on less memory than it needs")
 		}
 		mem[ir.Output] = nil
 		if e, err := s.dev.Load(p, mem); err == nil {
-			e.Close()
+			atEnd(t, e.Close)
 			t.Error("a program was loaded without one of its regions")
 		}
 	})
@@ -112,7 +112,7 @@ func (s *suite) memories(t *testing.T) {
 		if eval.mem[ir.Output], err = s.dev.Alloc(p.Bytes(ir.Output)); err != nil {
 			t.Fatal(err)
 		}
-		defer eval.mem[ir.Output].Free()
+		atEnd(t, eval.mem[ir.Output].Free)
 		if n := p.Bytes(ir.Work); n > 0 {
 			t.Fatalf("a loop from parameters to an output takes %d bytes of work", n)
 		}
@@ -122,7 +122,7 @@ func (s *suite) memories(t *testing.T) {
 		if eval.exe, err = s.dev.Load(p, eval.mem); err != nil {
 			t.Fatal(err)
 		}
-		defer eval.exe.Close()
+		atEnd(t, eval.exe.Close)
 		for round := 1; round <= 3; round++ {
 			train.run(t, &ir.Runtime{})
 			eval.run(t, &ir.Runtime{})

@@ -37,11 +37,7 @@ func Run(t *testing.T, open func(t *testing.T) ir.Device, opts ...Option) {
 	for _, o := range opts {
 		o(s)
 	}
-	t.Cleanup(func() {
-		if err := s.dev.Close(); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	})
+	atEnd(t, s.dev.Close)
 	for _, group := range []struct {
 		name  string
 		cases []testCase
@@ -87,22 +83,23 @@ func (s *suite) start(t *testing.T, size [ir.NumRegions]int, parts []ir.Part) *m
 		if m.mem[r], err = s.dev.Alloc(n); err != nil {
 			t.Fatalf("alloc %d bytes for %s: %v", n, r, err)
 		}
-		t.Cleanup(func() {
-			if err := m.mem[r].Free(); err != nil {
-				t.Errorf("free %s: %v", r, err)
-			}
-		})
+		atEnd(t, m.mem[r].Free)
 		m.write(t, r, slices.Repeat([]uint32{poison}, int(n/4)))
 	}
 	if m.exe, err = s.dev.Load(prog, m.mem); err != nil {
 		t.Fatalf("load: %v\n%s", err, prog)
 	}
+	atEnd(t, m.exe.Close)
+	return m
+}
+
+// atEnd gives back what the test has taken, and reports an error of that.
+func atEnd(t *testing.T, free func() error) {
 	t.Cleanup(func() {
-		if err := m.exe.Close(); err != nil {
-			t.Errorf("close executable: %v", err)
+		if err := free(); err != nil {
+			t.Errorf("giving back: %v", err)
 		}
 	})
-	return m
 }
 
 // poison is a NaN that no arithmetic makes.
