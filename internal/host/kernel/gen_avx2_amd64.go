@@ -318,3 +318,13 @@ func avx2SegmentRows(dst *float32, src *float32, rows *int32, n int, shift int, 
 //
 //go:noescape
 func avx2Transpose8(dst *float32, stride int, src *float32, offs *int, blocks int)
+
+// avx2MaxPairs is dst[i] = max(a[2i], a[2i+1], b[2i], b[2i+1]).
+//
+//go:noescape
+func avx2MaxPairs(dst []float32, a []float32, b []float32)
+
+// avx2MaxPairsGrad writes dy[i] to the first largest of a[2i], a[2i+1], b[2i], b[2i+1], in da or db, and 0 to the others.
+//
+//go:noescape
+func avx2MaxPairsGrad(da []float32, db []float32, a []float32, b []float32, dy []float32)

@@ -4981,3 +4981,187 @@ loop:
 done:
 	VZEROUPPER
 	RET
+
+// func avx2MaxPairs(dst []float32, a []float32, b []float32)
+// Requires: AVX, AVX2, CMOV
+TEXT ·avx2MaxPairs(SB), NOSPLIT, $0-72
+	MOVQ  dst_len+8(FP), AX
+	MOVQ  dst_base+0(FP), CX
+	MOVQ  a_base+24(FP), DX
+	MOVQ  b_base+48(FP), BX
+	XORQ  SI, SI
+	TESTQ AX, AX
+	JZ    done
+	SUBQ  $0x08, AX
+	JL    few
+
+vectors:
+	VMOVUPS   (DX)(SI*8), Y0
+	VMOVUPS   (BX)(SI*8), Y1
+	VMAXPS    Y0, Y1, Y0
+	VCMPPS    $0x03, Y1, Y1, Y2
+	VBLENDVPS Y2, Y1, Y0, Y0
+	VMOVUPS   32(DX)(SI*8), Y1
+	VMOVUPS   32(BX)(SI*8), Y2
+	VMAXPS    Y1, Y2, Y1
+	VCMPPS    $0x03, Y2, Y2, Y3
+	VBLENDVPS Y3, Y2, Y1, Y1
+	VSHUFPS   $0x88, Y1, Y0, Y2
+	VSHUFPS   $0xdd, Y1, Y0, Y0
+	VMAXPS    Y2, Y0, Y1
+	VCMPPS    $0x03, Y0, Y0, Y2
+	VBLENDVPS Y2, Y0, Y1, Y0
+	VPERMPD   $0xd8, Y0, Y0
+	VMOVUPS   Y0, (CX)(SI*4)
+	CMPQ      SI, AX
+	JGE       done
+	ADDQ      $0x08, SI
+	CMPQ      SI, AX
+	CMOVQGT   AX, SI
+	JMP       vectors
+
+few:
+	ADDQ $0x08, AX
+
+single:
+	VBROADCASTSS (DX)(SI*8), Y0
+	VBROADCASTSS (BX)(SI*8), Y1
+	VMAXPS       Y0, Y1, Y0
+	VCMPPS       $0x03, Y1, Y1, Y2
+	VBLENDVPS    Y2, Y1, Y0, Y0
+	VBROADCASTSS 4(DX)(SI*8), Y1
+	VBROADCASTSS 4(BX)(SI*8), Y2
+	VMAXPS       Y1, Y2, Y1
+	VCMPPS       $0x03, Y2, Y2, Y3
+	VBLENDVPS    Y3, Y2, Y1, Y1
+	VMAXPS       Y0, Y1, Y0
+	VCMPPS       $0x03, Y1, Y1, Y2
+	VBLENDVPS    Y2, Y1, Y0, Y0
+	VMOVSS       X0, (CX)(SI*4)
+	INCQ         SI
+	CMPQ         SI, AX
+	JLT          single
+
+done:
+	VZEROUPPER
+	RET
+
+// func avx2MaxPairsGrad(da []float32, db []float32, a []float32, b []float32, dy []float32)
+// Requires: AVX, AVX2, CMOV
+TEXT ·avx2MaxPairsGrad(SB), NOSPLIT, $0-120
+	MOVQ  dy_len+104(FP), AX
+	MOVQ  da_base+0(FP), CX
+	MOVQ  db_base+24(FP), DX
+	MOVQ  a_base+48(FP), BX
+	MOVQ  b_base+72(FP), SI
+	MOVQ  dy_base+96(FP), DI
+	XORQ  R8, R8
+	TESTQ AX, AX
+	JZ    done
+	SUBQ  $0x08, AX
+	JL    few
+
+vectors:
+	VMOVUPS   (BX)(R8*8), Y0
+	VMOVUPS   32(BX)(R8*8), Y1
+	VSHUFPS   $0x88, Y1, Y0, Y2
+	VSHUFPS   $0xdd, Y1, Y0, Y0
+	VMOVUPS   (SI)(R8*8), Y1
+	VMOVUPS   32(SI)(R8*8), Y3
+	VSHUFPS   $0x88, Y3, Y1, Y4
+	VSHUFPS   $0xdd, Y3, Y1, Y1
+	VMOVUPS   (DI)(R8*4), Y3
+	VPERMPD   $0xd8, Y3, Y3
+	VMAXPS    Y2, Y0, Y5
+	VCMPPS    $0x03, Y0, Y0, Y6
+	VBLENDVPS Y6, Y0, Y5, Y5
+	VMAXPS    Y4, Y1, Y6
+	VCMPPS    $0x03, Y1, Y1, Y7
+	VBLENDVPS Y7, Y1, Y6, Y6
+	VMAXPS    Y5, Y6, Y5
+	VCMPPS    $0x03, Y6, Y6, Y7
+	VBLENDVPS Y7, Y6, Y5, Y5
+	VCMPPS    $0x00, Y5, Y2, Y6
+	VCMPPS    $0x03, Y2, Y2, Y2
+	VORPS     Y2, Y6, Y6
+	VANDPS    Y6, Y3, Y2
+	VANDNPS   Y3, Y6, Y3
+	VCMPPS    $0x00, Y5, Y0, Y6
+	VCMPPS    $0x03, Y0, Y0, Y0
+	VORPS     Y0, Y6, Y6
+	VANDPS    Y6, Y3, Y0
+	VANDNPS   Y3, Y6, Y3
+	VCMPPS    $0x00, Y5, Y4, Y6
+	VCMPPS    $0x03, Y4, Y4, Y4
+	VORPS     Y4, Y6, Y6
+	VANDPS    Y6, Y3, Y4
+	VANDNPS   Y3, Y6, Y3
+	VCMPPS    $0x00, Y5, Y1, Y5
+	VCMPPS    $0x03, Y1, Y1, Y1
+	VORPS     Y1, Y5, Y5
+	VANDPS    Y5, Y3, Y1
+	VANDNPS   Y3, Y5, Y3
+	VUNPCKLPS Y0, Y2, Y3
+	VUNPCKHPS Y0, Y2, Y0
+	VMOVUPS   Y3, (CX)(R8*8)
+	VMOVUPS   Y0, 32(CX)(R8*8)
+	VUNPCKLPS Y1, Y4, Y0
+	VUNPCKHPS Y1, Y4, Y1
+	VMOVUPS   Y0, (DX)(R8*8)
+	VMOVUPS   Y1, 32(DX)(R8*8)
+	CMPQ      R8, AX
+	JGE       done
+	ADDQ      $0x08, R8
+	CMPQ      R8, AX
+	CMOVQGT   AX, R8
+	JMP       vectors
+
+few:
+	ADDQ $0x08, AX
+
+single:
+	VBROADCASTSS (BX)(R8*8), Y0
+	VBROADCASTSS 4(BX)(R8*8), Y1
+	VBROADCASTSS (SI)(R8*8), Y2
+	VBROADCASTSS 4(SI)(R8*8), Y3
+	VBROADCASTSS (DI)(R8*4), Y4
+	VMAXPS       Y0, Y1, Y5
+	VCMPPS       $0x03, Y1, Y1, Y6
+	VBLENDVPS    Y6, Y1, Y5, Y5
+	VMAXPS       Y2, Y3, Y6
+	VCMPPS       $0x03, Y3, Y3, Y7
+	VBLENDVPS    Y7, Y3, Y6, Y6
+	VMAXPS       Y5, Y6, Y5
+	VCMPPS       $0x03, Y6, Y6, Y7
+	VBLENDVPS    Y7, Y6, Y5, Y5
+	VCMPPS       $0x00, Y5, Y0, Y6
+	VCMPPS       $0x03, Y0, Y0, Y0
+	VORPS        Y0, Y6, Y6
+	VANDPS       Y6, Y4, Y0
+	VANDNPS      Y4, Y6, Y4
+	VCMPPS       $0x00, Y5, Y1, Y6
+	VCMPPS       $0x03, Y1, Y1, Y1
+	VORPS        Y1, Y6, Y6
+	VANDPS       Y6, Y4, Y1
+	VANDNPS      Y4, Y6, Y4
+	VCMPPS       $0x00, Y5, Y2, Y6
+	VCMPPS       $0x03, Y2, Y2, Y2
+	VORPS        Y2, Y6, Y6
+	VANDPS       Y6, Y4, Y2
+	VANDNPS      Y4, Y6, Y4
+	VCMPPS       $0x00, Y5, Y3, Y5
+	VCMPPS       $0x03, Y3, Y3, Y3
+	VORPS        Y3, Y5, Y5
+	VANDPS       Y5, Y4, Y3
+	VANDNPS      Y4, Y5, Y4
+	VMOVSS       X0, (CX)(R8*8)
+	VMOVSS       X1, 4(CX)(R8*8)
+	VMOVSS       X2, (DX)(R8*8)
+	VMOVSS       X3, 4(DX)(R8*8)
+	INCQ         R8
+	CMPQ         R8, AX
+	JLT          single
+
+done:
+	VZEROUPPER
+	RET

@@ -50,6 +50,11 @@ type kernels struct {
 	gatherRows  func(dst, src *float32, rows *int32, n int, cols *int32)
 	segmentRows func(dst, src *float32, rows *int32, n, shift int, first, second *int32)
 
+	// maxPairs writes the largest of a[2i], a[2i+1], b[2i], b[2i+1] to dst[i], NaN if one is; maxPairsGrad writes dy[i] to
+	// the place of the first such element in da or db, and 0 to the other three.
+	maxPairs     func(dst, a, b []float32)
+	maxPairsGrad func(da, db, a, b, dy []float32)
+
 	// peak runs n rounds of independent multiply-adds, peakFlops floating-point operations each.
 	peak      func(n int)
 	peakFlops int

@@ -26,6 +26,7 @@ var avx2Level = kernels{
 	vector:     newVector(&avx2Kernels),
 	copyRows:   map[int]copyRowsFunc{6: avx2CopyRows6, 16: avx2CopyRows16},
 	transpose8: avx2Transpose8, gatherRows: avx2GatherRows, segmentRows: avx2SegmentRows,
+	maxPairs: avx2MaxPairs, maxPairsGrad: avx2MaxPairsGrad,
 	peak: avx2Peak, peakFlops: 12 * 8 * 2,
 }
 
@@ -34,6 +35,7 @@ var avx512Level = kernels{
 	vector:     newVector(&avx512Kernels),
 	copyRows:   map[int]copyRowsFunc{14: avx512CopyRows14, 32: avx512CopyRows32},
 	transpose8: avx2Transpose8, gatherRows: avx512GatherRows, segmentRows: avx512SegmentRows,
+	maxPairs: avx2MaxPairs, maxPairsGrad: avx2MaxPairsGrad,
 	peak: avx512Peak, peakFlops: 12 * 16 * 2,
 }
 

@@ -4,7 +4,7 @@
 //
 // Every kernel is written once, over [isa], which hides the width of a vector and the two ways of masking (blends and
 // masked moves in AVX2, mask registers in AVX-512). Files: isa.go the vocabulary, vector.go elementwise kernels and
-// reductions, math.go the polynomials, gemm.go the micro-kernel, pack.go the movers of panels.
+// reductions, math.go the polynomials, gemm.go the micro-kernel, pack.go the movers of panels, pool.go max pooling.
 package main
 
 import (
@@ -38,6 +38,10 @@ func main() {
 	gemmKernel(s)
 	peakKernel(s)
 	packKernels(s)
+	if !s.wide() { // the AVX-512 level uses these too
+		transpose8(s)
+		maxPairs(s)
+	}
 	if err := t.write(*tableFile, s); err != nil {
 		fmt.Fprintln(os.Stderr, "gen:", err)
 		os.Exit(1)

@@ -13,9 +13,6 @@ func packKernels(s isa) {
 	copyRows(s, s.nr)
 	gatherRows(s)
 	segmentRows(s)
-	if !s.wide() { // AVX-512 machines use the AVX2 one: a block of eight suits both
-		transpose8(s)
-	}
 }
 
 // copyRows writes dst[r*w+i] = src[r*stride+i] for i < w, r < n.
