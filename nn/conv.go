@@ -34,7 +34,7 @@ func Padding(hw ...int) WindowOption {
 }
 
 // DilationOption is what [Dilation] returns.
-type DilationOption struct{ WindowOption }
+type DilationOption struct{ o WindowOption }
 
 // Dilation is the distance between the elements of a window. Without it, 1. Average pooling has none.
 func Dilation(hw ...int) DilationOption {
@@ -52,12 +52,11 @@ func (o WindowOption) apply(w *Window, err *error) {
 	}
 }
 
-func (o WindowOption) conv2d(l *Conv2dLayer)  { o.apply(&l.Window, &l.err) }
-func (o WindowOption) maxPool2d(l *PoolLayer) { o.apply(&l.Window, &l.err) }
-func (o WindowOption) avgPool2d(l *PoolLayer) { o.apply(&l.Window, &l.err) }
-
-// avgPool2d takes the method of the embedded option away: DilationOption is no AvgPool2dOption.
-func (DilationOption) avgPool2d() {}
+func (o WindowOption) conv2d(l *Conv2dLayer)    { o.apply(&l.Window, &l.err) }
+func (o WindowOption) maxPool2d(l *PoolLayer)   { o.apply(&l.Window, &l.err) }
+func (o WindowOption) avgPool2d(l *PoolLayer)   { o.apply(&l.Window, &l.err) }
+func (d DilationOption) conv2d(l *Conv2dLayer)  { d.o.conv2d(l) }
+func (d DilationOption) maxPool2d(l *PoolLayer) { d.o.maxPool2d(l) }
 
 // checkWindow reports a geometry that can't be.
 func checkWindow(w Window) error {

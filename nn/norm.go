@@ -21,8 +21,8 @@ type BatchNormLayer struct {
 	RunningVar        *Buffer `nn:"running_var"`         // [Features]
 	NumBatchesTracked *Buffer `nn:"num_batches_tracked"` // a scalar: training steps so far
 
-	twoD          bool
-	sync          bool
+	twoD, sync    bool
+	cumulative    bool // the running statistics are plain means of all batches
 	eps, momentum float64
 }
 
@@ -58,6 +58,9 @@ func (s BatchNormSetting) batchNorm(l *BatchNormLayer) { s(l) }
 
 // Sync takes the statistics over the samples of all ranks, so that any number of ranks computes what one would.
 func Sync() BatchNormSetting { return func(l *BatchNormLayer) { l.sync = true } }
+
+// CumulativeAverage makes the running statistics plain means of those of all batches, in place of a [Momentum].
+func CumulativeAverage() BatchNormSetting { return func(l *BatchNormLayer) { l.cumulative = true } }
 
 // NoRunningStats uses the batch's statistics in evaluation, too.
 func NoRunningStats() BatchNormSetting {
@@ -99,6 +102,8 @@ func (l *BatchNormLayer) check(shape []int) error {
 		return fmt.Errorf("has one of weight and bias: give it both or none")
 	case (l.RunningMean == nil) != (l.RunningVar == nil):
 		return fmt.Errorf("has one of running mean and running variance: give it both or none")
+	case l.cumulative && l.RunningMean != nil && l.NumBatchesTracked == nil:
+		return fmt.Errorf("a cumulative average needs the number of batches tracked")
 	}
 	return nil
 }
@@ -129,32 +134,33 @@ func (l *BatchNormLayer) Forward(g *Graph, x *gorgonia.Node) (*gorgonia.Node, er
 
 // track moves the running statistics towards the batch's.
 func (l *BatchNormLayer) track(g *Graph, x *gorgonia.Node) error {
-	mean, err := op.BatchMean(x, l.sync)
-	if err != nil {
-		return err
-	}
-	variance, err := op.BatchVar(x, l.sync)
-	if err != nil {
-		return err
+	var count *gorgonia.Node
+	if l.NumBatchesTracked != nil {
+		var err error
+		if count, err = op.Shift(g.Latest(l.NumBatchesTracked), 1); err != nil {
+			return err
+		}
+		g.Update(l.NumBatchesTracked, count)
 	}
 	for _, t := range []struct {
-		b *Buffer
-		v *gorgonia.Node
-	}{{l.RunningMean, mean}, {l.RunningVar, variance}} {
-		next, err := op.Lerp(g.Latest(t.b), t.v, l.momentum)
+		buffer *Buffer
+		stat   func(*gorgonia.Node, bool) (*gorgonia.Node, error)
+	}{{l.RunningMean, op.BatchMean}, {l.RunningVar, op.BatchVar}} {
+		batch, err := t.stat(x, l.sync)
 		if err != nil {
 			return err
 		}
-		g.Update(t.b, next)
+		var next *gorgonia.Node
+		if l.cumulative {
+			next, err = op.RunningMean(g.Latest(t.buffer), batch, count)
+		} else {
+			next, err = op.Lerp(g.Latest(t.buffer), batch, l.momentum)
+		}
+		if err != nil {
+			return err
+		}
+		g.Update(t.buffer, next)
 	}
-	if l.NumBatchesTracked == nil {
-		return nil
-	}
-	n, err := op.Shift(g.Latest(l.NumBatchesTracked), 1)
-	if err != nil {
-		return err
-	}
-	g.Update(l.NumBatchesTracked, n)
 	return nil
 }
 

@@ -65,6 +65,22 @@ func (k lerp) Lower(g *ir.Graph, a []*ir.Value) *ir.Value {
 	return g.Plus(g.Scale(a[0], 1-k.T), g.Scale(a[1], k.T))
 }
 
+// RunningMean is a + (b-a)/n, the mean of n values of which b is the last and a the mean of those before; n is a scalar.
+// It has no gradient.
+func RunningMean(a, b, n *gorgonia.Node) (*gorgonia.Node, error) {
+	return apply(runningMean{}, a, b, n)
+}
+
+type runningMean struct{}
+
+func (runningMean) Lower(g *ir.Graph, a []*ir.Value) *ir.Value {
+	if !a[0].Shape.Equal(a[1].Shape) || a[2].Shape.Size() != 1 {
+		g.Fail(shapeError("two values of one shape and a scalar", a...))
+		return a[0]
+	}
+	return g.Plus(a[0], g.Over(g.Minus(a[1], a[0]), g.Reshape(a[2])))
+}
+
 // Add is a + b, of one shape.
 func Add(a, b *gorgonia.Node) (*gorgonia.Node, error) { return apply(add{}, a, b) }
 
