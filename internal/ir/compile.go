@@ -138,7 +138,7 @@ func (p *part) store(st Store) {
 	}
 	u := p.f.unit[w.base]
 	_, placed := p.places[w.base]
-	if u != nil && !placed && w.whole() && p.orderAfterReaders(u, st.Slot) {
+	if u != nil && !placed && w.whole() && p.orderAfterChecks(u, st.Slot) && p.orderAfterReaders(u, st.Slot) {
 		p.places[w.base] = place{region: st.Slot.Region, offset: st.Slot.Offset}
 		return
 	}
@@ -198,6 +198,29 @@ func (p *part) orderAfterReaders(u *unit, s *Slot) bool {
 		}
 	}
 	u.after = append(u.after, before...)
+	return true
+}
+
+// orderAfterChecks makes u, which will write slot s, run after every check that may end the step, if s is to keep its content
+// then. It reports false, and changes nothing, where a check needs u.
+func (p *part) orderAfterChecks(u *unit, s *Slot) bool {
+	switch s.Region {
+	case Params, State, Buffers:
+	default:
+		return true
+	}
+	var checks []*unit
+	for _, c := range p.f.units() {
+		if _, ok := c.op.(CheckIndex); !ok {
+			continue
+		}
+		p.f.search++
+		if p.f.reaches(c, u) {
+			return false
+		}
+		checks = append(checks, c)
+	}
+	u.after = append(u.after, checks...)
 	return true
 }
 

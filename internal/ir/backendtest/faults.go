@@ -3,6 +3,7 @@ package backendtest
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/tandem-train/tandem/internal/ir"
@@ -56,6 +57,25 @@ func (s *suite) faults(t *testing.T) {
 			}
 		})
 	}
+
+	t.Run("index computed from what is stored", func(t *testing.T) {
+		b := newDraft(t)
+		w := b.filled(ir.Params, normal, ir.F32, 9, 5)
+		updated := b.Scale(b.Read(w), 2)
+		b.Store(w, updated)
+		token := b.Add(ir.CheckIndex{Bound: 0, What: "token"}, nil, b.Add(ir.ArgMax{Axis: 1}, nil, updated))
+		b.out(token)
+		m := s.start(t, b.size, b.parts)
+		before := b.content(m.prog)
+		m.restore(t, before)
+		var got *ir.IndexError
+		if err := m.exe.Run(context.Background(), &ir.Runtime{}); !errors.As(err, &got) {
+			t.Fatalf("got error %v", err)
+		}
+		if !slices.Equal(m.read(t, ir.Params), before[ir.Params]) {
+			t.Errorf("parameters changed in a run that failed\n%s", m.prog)
+		}
+	})
 
 	t.Run("index in range", func(t *testing.T) {
 		s.conforms(t, func(b *draft) {

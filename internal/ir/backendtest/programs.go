@@ -327,7 +327,6 @@ func normalisations(b *draft) {
 // adam updates a flat arena: one loop with three results in place and scalars that depend on the step.
 func adam(b *draft) {
 	n := b.between(3000, 5000)
-	b.large = true
 	w, g := b.filled(ir.Params, normal, ir.F32, n), b.filled(ir.Grads, normal, ir.F32, n)
 	m, v := b.filled(ir.State, normal, ir.F32, n), b.filled(ir.State, positive, ir.F32, n)
 	lr, step := b.Read(b.filled(ir.Hyper, positive, ir.F32)), b.Read(b.filled(ir.Hyper, positive, ir.F32))
