@@ -158,7 +158,7 @@ func BenchmarkConv2d(b *testing.B) {
 	one := [2]int{1, 1}
 	for _, l := range Levels()[1:] {
 		peak := measurePeak(l)
-		for _, threads := range []int{1, 2} {
+		for _, threads := range threadCounts() {
 			p := NewPoolLevel(threads, l)
 			for _, s := range []Conv2dShape{
 				{N: 64, C: 1, H: 28, W: 28, Out: 32, Kernel: [2]int{3, 3}, Stride: one, Dilation: one, Groups: 1},

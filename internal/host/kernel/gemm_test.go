@@ -211,7 +211,7 @@ func BenchmarkGemm(b *testing.B) {
 	}
 	for _, l := range Levels()[1:] {
 		peak := measurePeak(l)
-		for _, threads := range []int{1, 2} {
+		for _, threads := range threadCounts() {
 			p := NewPoolLevel(threads, l)
 			for _, s := range shapes {
 				b.Run(fmt.Sprintf("%v/threads=%d/%dx%dx%d", l, threads, s.M, s.N, s.K), func(b *testing.B) {

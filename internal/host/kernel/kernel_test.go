@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -88,4 +89,13 @@ func noAllocs(t *testing.T, f func()) {
 	if n := testing.AllocsPerRun(10, f); n != 0 {
 		t.Errorf("%v allocations a run, want none", n)
 	}
+}
+
+// threadCounts returns 1, 2, 4, ... up to the number of processors.
+func threadCounts() []int {
+	var all []int
+	for n := 1; n <= runtime.GOMAXPROCS(0); n *= 2 {
+		all = append(all, n)
+	}
+	return all
 }
