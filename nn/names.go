@@ -200,7 +200,9 @@ func (s *surveyor) structure(name string, v reflect.Value) {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		tag, tagged := f.Tag.Lookup("nn")
-		if tag == "-" || !f.IsExported() || !holds(f.Type) {
+		// The exported fields of an embedded struct are fields of this one even if its type is not exported.
+		visible := f.IsExported() || f.Anonymous && f.Type.Kind() == reflect.Struct
+		if tag == "-" || !visible || !holds(f.Type) {
 			continue
 		}
 		field := strings.ToLower(f.Name)

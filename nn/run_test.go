@@ -108,8 +108,8 @@ func (e *experiment) lowered() (g *ir.Graph, in map[*gorgonia.Node]*ir.Slot, out
 	}
 	var names []string
 	var nodes gorgonia.Nodes
-	for name, n := range e.outs {
-		names, nodes = append(names, name), append(nodes, n)
+	for _, name := range keys(e.outs) { // in the same order on every rank
+		names, nodes = append(names, name), append(nodes, e.outs[name])
 	}
 	vals, err := lower.Lower(g, nodes, func(n *gorgonia.Node) (*ir.Value, error) {
 		if in[n] == nil {
