@@ -88,10 +88,14 @@ func newOp(k kernel, args []*gorgonia.Node) (*Op, error) {
 	if y.DType == ir.I32 {
 		o.dtype = tensor.Int32
 	}
+	o.hash = hashOf(o)
+	return o, nil
+}
+
+func hashOf(o *Op) uint32 {
 	h := fnv.New32a()
 	o.WriteHash(h)
-	o.hash = h.Sum32()
-	return o, nil
+	return h.Sum32()
 }
 
 // graph is the op on inputs of its own: argument i is slot i of the Input region.
