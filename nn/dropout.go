@@ -14,7 +14,7 @@ type DropoutLayer struct {
 }
 
 // Dropout returns a layer that drops elements with probability p. Which ones depends on the seed, the step, the layer and the
-// sample's place in the whole batch, not on the number of cards.
+// sample's place in the whole batch, not on the number of cards; for that, dimension 0 of the input must count samples.
 func Dropout(p float64) *DropoutLayer { return &DropoutLayer{p} }
 
 // String is "Dropout 0.5".

@@ -233,10 +233,11 @@ func TestLossFuncIsMSE(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e.outs["sum"] = term.Sum
-		got[name] = e.byRef()["sum"][0]
+		e.outs["sum"], e.outs["weight"] = term.Sum, term.Weight
+		v := e.byRef()
+		got[name] = v["sum"][0] / v["weight"][0]
 	}
-	near(t, "sum of the samples' losses", got["theirs"], got["ours"], 1e-12)
+	near(t, "mean", got["theirs"], got["ours"], 1e-12)
 }
 
 // TestDropout checks which elements are dropped: about the right number, others scaled, not the same in two layers or steps.

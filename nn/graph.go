@@ -23,6 +23,7 @@ type Graph struct {
 	buffers []BufferNode
 	updates []BufferUpdate
 	nodes   map[any]*gorgonia.Node
+	taken   map[string]bool // names of variables
 	streams uint64
 	current string // the layer that was last at work, for errors
 	err     error
@@ -54,7 +55,7 @@ type BufferUpdate struct {
 func NewGraph(training bool) *Graph {
 	return &Graph{
 		expr: gorgonia.NewGraph(), training: training,
-		names: map[any]string{}, nodes: map[any]*gorgonia.Node{},
+		names: map[any]string{}, nodes: map[any]*gorgonia.Node{}, taken: map[string]bool{},
 	}
 }
 
@@ -95,14 +96,20 @@ func (g *Graph) fail(err error) {
 
 // Input adds a variable of the given type and shape: the batch, or its target.
 func (g *Graph) Input(name string, dtype tensor.Dtype, dims ...int) *gorgonia.Node {
-	return newVariable(g.expr, name, dtype, dims)
+	return g.variable(name, dtype, dims)
 }
 
-func newVariable(expr *gorgonia.ExprGraph, name string, dtype tensor.Dtype, dims []int) *gorgonia.Node {
-	if len(dims) == 0 {
-		return gorgonia.NewScalar(expr, dtype, gorgonia.WithName(name))
+// variable adds a node of its own. Gorgonia takes two variables of one name and shape for the same, so the second "x" is
+// called "x'".
+func (g *Graph) variable(name string, dtype tensor.Dtype, dims []int) *gorgonia.Node {
+	for g.taken[name] {
+		name += "'"
 	}
-	return gorgonia.NewTensor(expr, dtype, len(dims), gorgonia.WithShape(dims...), gorgonia.WithName(name))
+	g.taken[name] = true
+	if len(dims) == 0 {
+		return gorgonia.NewScalar(g.expr, dtype, gorgonia.WithName(name))
+	}
+	return gorgonia.NewTensor(g.expr, dtype, len(dims), gorgonia.WithShape(dims...), gorgonia.WithName(name))
 }
 
 // Param returns the node of p, the same each time: weights used twice are one node with one summed gradient.
@@ -122,10 +129,12 @@ func (g *Graph) Param(p *Parameter) *gorgonia.Node {
 				"export the field that holds it, or its module's, or implement Children", g.layer(), p.shape))
 		}
 	}
+	shape := p.shape
 	if err := p.check(); err != nil {
 		g.fail(fmt.Errorf("nn: parameter %s: %w", name, err))
+		shape = slices.Repeat(tensor.Shape{1}, len(shape)) // one that Gorgonia takes
 	}
-	n := newVariable(g.expr, name, tensor.Float32, p.shape)
+	n := g.variable(name, tensor.Float32, shape)
 	g.nodes[p] = n
 	g.params = append(g.params, ParamNode{name, p, n})
 	return n
@@ -148,7 +157,7 @@ func (g *Graph) Buffer(b *Buffer) *gorgonia.Node {
 				"export the field that holds it, or its module's, or implement Children", g.layer(), b.shape))
 		}
 	}
-	n := newVariable(g.expr, name, tensor.Float32, b.shape)
+	n := g.variable(name, tensor.Float32, b.shape)
 	g.nodes[b] = n
 	g.buffers = append(g.buffers, BufferNode{name, b, n})
 	return n

@@ -48,11 +48,15 @@ func (f LossFunc) Loss(g *Graph, out, target *gorgonia.Node) (Term, error) {
 	if mean == nil || !mean.IsScalar() {
 		return Term{}, fmt.Errorf("nn: loss function: the mean over the samples must be a scalar node, not %v", mean)
 	}
-	sum, err := op.Scale(mean, float64(out.Shape()[0]))
+	n := float64(out.Shape()[0])
+	var t Term
+	if t.Sum, err = op.Scale(mean, n); err == nil {
+		t.Weight, err = op.Number(out, n)
+	}
 	if err != nil {
 		return Term{}, fmt.Errorf("nn: loss function: %w", err)
 	}
-	return Term{Sum: sum}, nil
+	return t, nil
 }
 
 // sameTarget is the target of losses that compare element by element.
@@ -223,19 +227,20 @@ func (l *NLLLoss) Loss(g *Graph, out, target *gorgonia.Node) (Term, error) {
 // elements is what losses that compare element by element share.
 type elements struct{ total bool }
 
-// term makes the mean over elements a sum that is to be divided by the number of samples.
+// term builds sum and weight.
 func (e *elements) term(l Loss, name string, sum func(out, target *gorgonia.Node) (*gorgonia.Node, error), out, target *gorgonia.Node) (Term, error) {
 	if err := checkTarget(l, name, out, target); err != nil {
 		return Term{}, err
 	}
-	s, err := sum(out, target)
-	if err == nil && !e.total {
-		s, err = op.Scale(s, 1/float64(sizeOf(out.Shape()[1:])))
+	t := Term{Total: e.total}
+	var err error
+	if t.Sum, err = sum(out, target); err == nil && !e.total {
+		t.Weight, err = op.Number(out, float64(sizeOf(out.Shape())))
 	}
 	if err != nil {
 		return Term{}, fmt.Errorf("nn: %s: %w", name, err)
 	}
-	return Term{Sum: s, Total: e.total}, nil
+	return t, nil
 }
 
 // MSELoss is the mean over elements of (output-target)².

@@ -268,6 +268,43 @@ func TestInputOfAnotherGraph(t *testing.T) {
 	}
 }
 
+// shadow has a parameter that is called like the input.
+type shadow struct{ X *Parameter }
+
+func (s *shadow) Forward(g *Graph, x *gorgonia.Node) (*gorgonia.Node, error) {
+	return gorgonia.HadamardProd(x, g.Param(s.X))
+}
+
+func TestParameterCalledLikeInput(t *testing.T) {
+	m := &shadow{NewParameter(Constant(3), 1, 2)}
+	e := newExperiment(t, initialized(t, m, 1), true)
+	e.outs["y"] = e.forward(m, e.input("x", array{shape: []int{1, 2}, data: []float64{1, 2}}))
+	e.state()
+	compare(t, "3x", e.byRef()["y"], []float64{3, 6}, 0)
+	if name := e.trace.Params()[0].Name; name != "x" {
+		t.Errorf("the parameter is called %q", name)
+	}
+}
+
+func TestImpossibleParameter(t *testing.T) {
+	m := &shadow{NewParameter(nil, -1, 2)}
+	g := NewGraph(true)
+	if err := g.Bind(m); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Forward(g, g.Input("in", tensor.Float32, 1, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Err(); err == nil || !strings.Contains(err.Error(), "nn: parameter x: shape (-1, 2): every dimension must be at least 1") {
+		t.Errorf("error is %v", err)
+	}
+	g = NewGraph(true)
+	g.Param(nil)
+	if err := g.Err(); err == nil || !strings.Contains(err.Error(), "a parameter that is nil") {
+		t.Errorf("error is %v", err)
+	}
+}
+
 func TestLossErrors(t *testing.T) {
 	for _, c := range []struct {
 		l      Loss

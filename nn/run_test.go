@@ -2,7 +2,9 @@ package nn
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"slices"
 	"testing"
@@ -172,7 +174,7 @@ func (e *experiment) byHost() map[string][]float64 {
 		e.t.Fatal(err)
 	}
 	dev := host.Open(1)
-	defer dev.Close()
+	closeAtEnd(e.t, dev)
 	var mem [ir.NumRegions]ir.DeviceMemory
 	for r := range mem {
 		if n := p.Bytes(ir.Region(r)); n > 0 {
@@ -197,7 +199,7 @@ func (e *experiment) byHost() map[string][]float64 {
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	defer exe.Close()
+	closeAtEnd(e.t, exe)
 	if err := exe.Run(context.Background(), new(ir.Runtime)); err != nil {
 		e.t.Fatal(err)
 	}
@@ -210,6 +212,15 @@ func (e *experiment) byHost() map[string][]float64 {
 		got[name] = floatsOf(b)
 	}
 	return got
+}
+
+// closeAtEnd closes c at the end of the test, what was opened last first.
+func closeAtEnd(t *testing.T, c io.Closer) {
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func appendElement(b []byte, x float64, t ir.DType) []byte {
@@ -243,8 +254,7 @@ func (e *experiment) byGorgonia() map[string][]float64 {
 		gorgonia.Read(n, vals[name])
 	}
 	m := gorgonia.NewTapeMachine(e.trace.Expr())
-	defer m.Close()
-	if err := m.RunAll(); err != nil {
+	if err := errors.Join(m.RunAll(), m.Close()); err != nil {
 		e.t.Fatal(err)
 	}
 	got := map[string][]float64{}

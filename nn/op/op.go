@@ -183,10 +183,11 @@ func (o *Op) OverwritesInput() int { return -1 }
 
 // WriteHash writes what tells the op from others: its kind, every attribute and the shapes it takes.
 func (o *Op) WriteHash(h hash.Hash) {
-	fmt.Fprint(h, "tandem ", o.text)
+	b := fmt.Append(nil, "tandem ", o.text)
 	for _, a := range o.in {
-		fmt.Fprint(h, a.dtype, a.shape)
+		b = fmt.Append(b, a.dtype, a.shape)
 	}
+	h.Write(b)
 }
 
 // Hashcode is the FNV-1a hash of what WriteHash writes.

@@ -232,8 +232,7 @@ func TestSharedGradient(t *testing.T) {
 	var v gorgonia.Value
 	gorgonia.Read(grads[0], &v)
 	m := gorgonia.NewTapeMachine(g)
-	defer m.Close()
-	if err := m.RunAll(); err != nil {
+	if err := errors.Join(m.RunAll(), m.Close()); err != nil {
 		t.Fatal(err)
 	}
 	for i, x := range in {

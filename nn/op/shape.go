@@ -40,6 +40,13 @@ func (k scale) diff(_ gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, err
 	return gorgonia.Nodes{dx}, err
 }
 
+// Number is the scalar v, in the graph of x. It has no gradient.
+func Number(x *gorgonia.Node, v float64) (*gorgonia.Node, error) { return apply(number{v}, x) }
+
+type number struct{ V float64 }
+
+func (k number) Lower(g *ir.Graph, _ []*ir.Value) *ir.Value { return g.Const(k.V) }
+
 // Shift is x + k.
 func Shift(x *gorgonia.Node, k float64) (*gorgonia.Node, error) { return apply(shift{k}, x) }
 
