@@ -219,11 +219,21 @@ func (b blocking) packedSize(m int) int {
 
 // packAll packs the rows 0..m of A for block number i of 0..k, so that several runs can use them.
 func (b blocking) packAll(dst []float32, m, k, i int, pa panels) {
-	mr, k0 := b.kern.mr, i*b.kc
+	k0 := i * b.kc
 	kn := min(b.kc, k-k0)
 	dst = dst[i*b.packedSize(m):]
-	for row := 0; row < m; row += mr {
-		pa.pack(dst[row*kn:], mr, row, min(mr, m-row), k0, kn)
+	for row := 0; row < m; row += b.mc {
+		b.packRows(dst[row*kn:], row, min(row+b.mc, m), k0, kn, pa)
+	}
+}
+
+// packRows packs the rows i0..i1 of A, one block, as panels: the one that begins at row i stands at (i-i0)*kn.
+func (b blocking) packRows(dst []float32, i0, i1, k0, kn int, pa panels) {
+	full := i0 + b.kern.fullRows(i1-i0)
+	for i := i0; i < i1; {
+		width, _ := b.kern.panel(i, full)
+		pa.pack(dst[(i-i0)*kn:], width, i, min(width, i1-i), k0, kn)
+		i += width
 	}
 }
 
@@ -245,9 +255,7 @@ func (b blocking) run(scratch []float32, r rect, pa, pb panels, packed []float32
 				if packed != nil {
 					bufA = packed[k0/b.kc*b.packedSize(r.m1)+i0*kn:]
 				} else {
-					for i := i0; i < i1; i += mr {
-						pa.pack(bufA[(i-i0)*kn:], mr, i, min(mr, i1-i), k0, kn)
-					}
+					b.packRows(bufA, i0, i1, k0, kn, pa)
 				}
 				for j := j0; j < j1; j += nr {
 					panelB := bufB
@@ -270,7 +278,8 @@ func (b blocking) run(scratch []float32, r rect, pa, pb panels, packed []float32
 
 // column multiplies the packed rows i0..i1 of A by one panel of B.
 func (b blocking) column(kn int, bufA, panelB, tile, c []float32, ldc, i0, i1, j, cols int, epi *Epilogue, add, last bool) {
-	mr, nr := b.kern.mr, b.kern.nr
+	nr := b.kern.nr
+	full := i0 + b.kern.fullRows(i1-i0)
 	flags := 0
 	if add {
 		flags = flagAdd
@@ -284,19 +293,21 @@ func (b blocking) column(kn int, bufA, panelB, tile, c []float32, ldc, i0, i1, j
 			colBias = &epi.ColBias[j]
 		}
 	}
-	for i := i0; i < i1; i += mr {
-		rows := min(mr, i1-i)
+	for i := i0; i < i1; {
+		width, gemm := b.kern.panel(i, full)
+		rows := min(width, i1-i)
 		a := &bufA[(i-i0)*kn]
 		if cols == nr {
 			if last && epi.RowBias != nil {
 				rowBias = &epi.RowBias[i]
 			}
 			out := c[i*ldc+j : (i+rows-1)*ldc+j+nr]
-			b.kern.gemm(kn, a, &panelB[0], &out[0], ldc, rows, flags, rowBias, colBias)
+			gemm(kn, a, &panelB[0], &out[0], ldc, rows, flags, rowBias, colBias)
+			i += width
 			continue
 		}
 		// The edge of C: a whole tile aside, of which the valid columns are used.
-		b.kern.gemm(kn, a, &panelB[0], &tile[0], nr, rows, 0, nil, nil)
+		gemm(kn, a, &panelB[0], &tile[0], nr, rows, 0, nil, nil)
 		for y := range rows {
 			out, sums := c[(i+y)*ldc+j:], tile[y*nr:][:cols]
 			if last {
@@ -305,6 +316,7 @@ func (b blocking) column(kn int, bufA, panelB, tile, c []float32, ldc, i0, i1, j
 				(&Epilogue{}).apply(out, sums, 0, 0, add)
 			}
 		}
+		i += width
 	}
 }
 
@@ -314,17 +326,20 @@ func grid(k *kernels, threads, m, n, kk, products, maxRows int) (gm, gn int) {
 	if threads == 1 {
 		return gm, gn
 	}
-	// Estimated times in nanoseconds: a multiply-add, moving an element into a panel, waking the other threads.
-	const madd, move, wake = 0.02, 0.2, 4000
+	// Estimated times in nanoseconds: a multiply-add, moving an element into a panel, waking another thread.
+	const madd, move, wake = 0.02, 0.2, 10000
+	p := float64(threads)
 	tm, tn := ceilDiv(m, k.mr), ceilDiv(n, k.nr)
 	best := math.Inf(1)
-	for y := 1; y <= min(tm, 2*threads, maxRows); y++ {
-		for x := 1; x <= min(tn, 2*threads); x++ {
+	for y := 1; y <= min(tm, 4*threads, maxRows); y++ {
+		for x := 1; x <= min(tn, 4*threads); x++ {
 			rows, cols := float64(ceilDiv(tm, y)*k.mr), float64(ceilDiv(tn, x)*k.nr)
 			one := (rows*cols*madd + (rows+cols)*move) * float64(kk)
-			cost := one * float64(ceilDiv(x*y*products, threads))
-			if x*y*products > 1 {
-				cost += wake
+			tasks := x * y * products
+			cost := one
+			if tasks > 1 {
+				// Either the threads go in step, or they begin late and end with half a task's difference on average.
+				cost = max(one*float64(ceilDiv(tasks, threads)), (one*float64(tasks)+(p-1)*wake)/p+one*(p-1)/(2*p))
 			}
 			if cost < best {
 				best, gm, gn = cost, y, x

@@ -284,10 +284,15 @@ func avx2MaxOf(a []float32) float32
 //go:noescape
 func avx2MinOf(a []float32) float32
 
-// avx2Gemm multiplies a packed panel of 6 rows by one of 16 columns; see gemmFunc.
+// avx2Gemm6 multiplies a packed panel of 6 rows by one of 16 columns; see gemmFunc.
 //
 //go:noescape
-func avx2Gemm(k int, a *float32, b *float32, c *float32, ldc int, rows int, flags int, rowBias *float32, colBias *float32)
+func avx2Gemm6(k int, a *float32, b *float32, c *float32, ldc int, rows int, flags int, rowBias *float32, colBias *float32)
+
+// avx2Gemm4 multiplies a packed panel of 4 rows by one of 16 columns; see gemmFunc.
+//
+//go:noescape
+func avx2Gemm4(k int, a *float32, b *float32, c *float32, ldc int, rows int, flags int, rowBias *float32, colBias *float32)
 
 // avx2Peak runs n rounds of 12 independent multiply-adds of 8 elements.
 //
@@ -298,6 +303,11 @@ func avx2Peak(n int)
 //
 //go:noescape
 func avx2CopyRows6(dst *float32, src *float32, stride int, n int)
+
+// avx2CopyRows4 packs n rows of 4 elements, stride elements apart.
+//
+//go:noescape
+func avx2CopyRows4(dst *float32, src *float32, stride int, n int)
 
 // avx2CopyRows16 packs n rows of 16 elements, stride elements apart.
 //

@@ -4418,9 +4418,9 @@ combine:
 	VZEROUPPER
 	RET
 
-// func avx2Gemm(k int, a *float32, b *float32, c *float32, ldc int, rows int, flags int, rowBias *float32, colBias *float32)
+// func avx2Gemm6(k int, a *float32, b *float32, c *float32, ldc int, rows int, flags int, rowBias *float32, colBias *float32)
 // Requires: AVX, FMA3, MMX+
-TEXT ·avx2Gemm(SB), NOSPLIT, $0-72
+TEXT ·avx2Gemm6(SB), NOSPLIT, $0-72
 	MOVQ       k+0(FP), AX
 	MOVQ       a+8(FP), CX
 	MOVQ       b+16(FP), DX
@@ -4728,6 +4728,234 @@ stored:
 	VZEROUPPER
 	RET
 
+// func avx2Gemm4(k int, a *float32, b *float32, c *float32, ldc int, rows int, flags int, rowBias *float32, colBias *float32)
+// Requires: AVX, FMA3, MMX+
+TEXT ·avx2Gemm4(SB), NOSPLIT, $0-72
+	MOVQ       k+0(FP), AX
+	MOVQ       a+8(FP), CX
+	MOVQ       b+16(FP), DX
+	MOVQ       c+24(FP), BX
+	MOVQ       ldc+32(FP), SI
+	MOVQ       rows+40(FP), DI
+	SHLQ       $0x02, SI
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VXORPS     Y6, Y6, Y6
+	VXORPS     Y7, Y7, Y7
+	MOVQ       BX, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 63(R8)
+	ADDQ       SI, R8
+	CMPQ       DI, $0x01
+	JLE        touched
+	PREFETCHT0 (R8)
+	PREFETCHT0 63(R8)
+	ADDQ       SI, R8
+	CMPQ       DI, $0x02
+	JLE        touched
+	PREFETCHT0 (R8)
+	PREFETCHT0 63(R8)
+	ADDQ       SI, R8
+	CMPQ       DI, $0x03
+	JLE        touched
+	PREFETCHT0 (R8)
+	PREFETCHT0 63(R8)
+	ADDQ       SI, R8
+
+touched:
+	CMPQ AX, $0x04
+	JLT  below4
+
+loop4:
+	VMOVUPS      (DX), Y8
+	VMOVUPS      32(DX), Y9
+	VBROADCASTSS (CX), Y10
+	VFMADD231PS  Y8, Y10, Y0
+	VFMADD231PS  Y9, Y10, Y1
+	VBROADCASTSS 4(CX), Y10
+	VFMADD231PS  Y8, Y10, Y2
+	VFMADD231PS  Y9, Y10, Y3
+	VBROADCASTSS 8(CX), Y10
+	VFMADD231PS  Y8, Y10, Y4
+	VFMADD231PS  Y9, Y10, Y5
+	VBROADCASTSS 12(CX), Y10
+	VFMADD231PS  Y8, Y10, Y6
+	VFMADD231PS  Y9, Y10, Y7
+	VMOVUPS      64(DX), Y8
+	VMOVUPS      96(DX), Y9
+	VBROADCASTSS 16(CX), Y10
+	VFMADD231PS  Y8, Y10, Y0
+	VFMADD231PS  Y9, Y10, Y1
+	VBROADCASTSS 20(CX), Y10
+	VFMADD231PS  Y8, Y10, Y2
+	VFMADD231PS  Y9, Y10, Y3
+	VBROADCASTSS 24(CX), Y10
+	VFMADD231PS  Y8, Y10, Y4
+	VFMADD231PS  Y9, Y10, Y5
+	VBROADCASTSS 28(CX), Y10
+	VFMADD231PS  Y8, Y10, Y6
+	VFMADD231PS  Y9, Y10, Y7
+	VMOVUPS      128(DX), Y8
+	VMOVUPS      160(DX), Y9
+	VBROADCASTSS 32(CX), Y10
+	VFMADD231PS  Y8, Y10, Y0
+	VFMADD231PS  Y9, Y10, Y1
+	VBROADCASTSS 36(CX), Y10
+	VFMADD231PS  Y8, Y10, Y2
+	VFMADD231PS  Y9, Y10, Y3
+	VBROADCASTSS 40(CX), Y10
+	VFMADD231PS  Y8, Y10, Y4
+	VFMADD231PS  Y9, Y10, Y5
+	VBROADCASTSS 44(CX), Y10
+	VFMADD231PS  Y8, Y10, Y6
+	VFMADD231PS  Y9, Y10, Y7
+	VMOVUPS      192(DX), Y8
+	VMOVUPS      224(DX), Y9
+	VBROADCASTSS 48(CX), Y10
+	VFMADD231PS  Y8, Y10, Y0
+	VFMADD231PS  Y9, Y10, Y1
+	VBROADCASTSS 52(CX), Y10
+	VFMADD231PS  Y8, Y10, Y2
+	VFMADD231PS  Y9, Y10, Y3
+	VBROADCASTSS 56(CX), Y10
+	VFMADD231PS  Y8, Y10, Y4
+	VFMADD231PS  Y9, Y10, Y5
+	VBROADCASTSS 60(CX), Y10
+	VFMADD231PS  Y8, Y10, Y6
+	VFMADD231PS  Y9, Y10, Y7
+	ADDQ         $0x00000040, CX
+	ADDQ         $0x00000100, DX
+	SUBQ         $0x04, AX
+	CMPQ         AX, $0x04
+	JGE          loop4
+
+below4:
+	CMPQ AX, $0x01
+	JLT  below1
+
+loop1:
+	VMOVUPS      (DX), Y8
+	VMOVUPS      32(DX), Y9
+	VBROADCASTSS (CX), Y10
+	VFMADD231PS  Y8, Y10, Y0
+	VFMADD231PS  Y9, Y10, Y1
+	VBROADCASTSS 4(CX), Y10
+	VFMADD231PS  Y8, Y10, Y2
+	VFMADD231PS  Y9, Y10, Y3
+	VBROADCASTSS 8(CX), Y10
+	VFMADD231PS  Y8, Y10, Y4
+	VFMADD231PS  Y9, Y10, Y5
+	VBROADCASTSS 12(CX), Y10
+	VFMADD231PS  Y8, Y10, Y6
+	VFMADD231PS  Y9, Y10, Y7
+	ADDQ         $0x00000010, CX
+	ADDQ         $0x00000040, DX
+	SUBQ         $0x01, AX
+	CMPQ         AX, $0x01
+	JGE          loop1
+
+below1:
+	MOVQ   flags+48(FP), AX
+	TESTQ  $0x00000001, AX
+	JZ     accumulated
+	MOVQ   BX, R8
+	VADDPS (R8), Y0, Y0
+	VADDPS 32(R8), Y1, Y1
+	ADDQ   SI, R8
+	CMPQ   DI, $0x01
+	JLE    accumulated
+	VADDPS (R8), Y2, Y2
+	VADDPS 32(R8), Y3, Y3
+	ADDQ   SI, R8
+	CMPQ   DI, $0x02
+	JLE    accumulated
+	VADDPS (R8), Y4, Y4
+	VADDPS 32(R8), Y5, Y5
+	ADDQ   SI, R8
+	CMPQ   DI, $0x03
+	JLE    accumulated
+	VADDPS (R8), Y6, Y6
+	VADDPS 32(R8), Y7, Y7
+	ADDQ   SI, R8
+
+accumulated:
+	MOVQ         rowBias+56(FP), CX
+	TESTQ        CX, CX
+	JZ           rowBiased
+	VBROADCASTSS (CX), Y8
+	VADDPS       Y8, Y0, Y0
+	VADDPS       Y8, Y1, Y1
+	CMPQ         DI, $0x01
+	JLE          rowBiased
+	VBROADCASTSS 4(CX), Y8
+	VADDPS       Y8, Y2, Y2
+	VADDPS       Y8, Y3, Y3
+	CMPQ         DI, $0x02
+	JLE          rowBiased
+	VBROADCASTSS 8(CX), Y8
+	VADDPS       Y8, Y4, Y4
+	VADDPS       Y8, Y5, Y5
+	CMPQ         DI, $0x03
+	JLE          rowBiased
+	VBROADCASTSS 12(CX), Y8
+	VADDPS       Y8, Y6, Y6
+	VADDPS       Y8, Y7, Y7
+
+rowBiased:
+	MOVQ    colBias+64(FP), CX
+	TESTQ   CX, CX
+	JZ      colBiased
+	VMOVUPS (CX), Y8
+	VADDPS  Y8, Y0, Y0
+	VADDPS  Y8, Y2, Y2
+	VADDPS  Y8, Y4, Y4
+	VADDPS  Y8, Y6, Y6
+	VMOVUPS 32(CX), Y8
+	VADDPS  Y8, Y1, Y1
+	VADDPS  Y8, Y3, Y3
+	VADDPS  Y8, Y5, Y5
+	VADDPS  Y8, Y7, Y7
+
+colBiased:
+	TESTQ  $0x00000002, AX
+	JZ     clipped
+	VXORPS Y8, Y8, Y8
+	VMAXPS Y0, Y8, Y0
+	VMAXPS Y1, Y8, Y1
+	VMAXPS Y2, Y8, Y2
+	VMAXPS Y3, Y8, Y3
+	VMAXPS Y4, Y8, Y4
+	VMAXPS Y5, Y8, Y5
+	VMAXPS Y6, Y8, Y6
+	VMAXPS Y7, Y8, Y7
+
+clipped:
+	VMOVUPS Y0, (BX)
+	VMOVUPS Y1, 32(BX)
+	ADDQ    SI, BX
+	CMPQ    DI, $0x01
+	JLE     stored
+	VMOVUPS Y2, (BX)
+	VMOVUPS Y3, 32(BX)
+	ADDQ    SI, BX
+	CMPQ    DI, $0x02
+	JLE     stored
+	VMOVUPS Y4, (BX)
+	VMOVUPS Y5, 32(BX)
+	ADDQ    SI, BX
+	CMPQ    DI, $0x03
+	JLE     stored
+	VMOVUPS Y6, (BX)
+	VMOVUPS Y7, 32(BX)
+
+stored:
+	VZEROUPPER
+	RET
+
 // func avx2Peak(n int)
 // Requires: AVX, FMA3
 TEXT ·avx2Peak(SB), NOSPLIT, $0-8
@@ -4793,6 +5021,29 @@ loop:
 	VMOVSD  X0, 16(AX)
 	ADDQ    DX, CX
 	ADDQ    $0x00000018, AX
+	DECQ    BX
+	JMP     loop
+
+done:
+	VZEROUPPER
+	RET
+
+// func avx2CopyRows4(dst *float32, src *float32, stride int, n int)
+// Requires: AVX
+TEXT ·avx2CopyRows4(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ n+24(FP), BX
+	SHLQ $0x02, DX
+
+loop:
+	TESTQ   BX, BX
+	JLE     done
+	VMOVUPS (CX), X0
+	VMOVUPS X0, (AX)
+	ADDQ    DX, CX
+	ADDQ    $0x00000010, AX
 	DECQ    BX
 	JMP     loop
 

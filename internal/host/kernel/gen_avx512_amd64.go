@@ -284,10 +284,15 @@ func avx512MaxOf(a []float32) float32
 //go:noescape
 func avx512MinOf(a []float32) float32
 
-// avx512Gemm multiplies a packed panel of 14 rows by one of 32 columns; see gemmFunc.
+// avx512Gemm14 multiplies a packed panel of 14 rows by one of 32 columns; see gemmFunc.
 //
 //go:noescape
-func avx512Gemm(k int, a *float32, b *float32, c *float32, ldc int, rows int, flags int, rowBias *float32, colBias *float32)
+func avx512Gemm14(k int, a *float32, b *float32, c *float32, ldc int, rows int, flags int, rowBias *float32, colBias *float32)
+
+// avx512Gemm8 multiplies a packed panel of 8 rows by one of 32 columns; see gemmFunc.
+//
+//go:noescape
+func avx512Gemm8(k int, a *float32, b *float32, c *float32, ldc int, rows int, flags int, rowBias *float32, colBias *float32)
 
 // avx512Peak runs n rounds of 12 independent multiply-adds of 16 elements.
 //
@@ -298,6 +303,11 @@ func avx512Peak(n int)
 //
 //go:noescape
 func avx512CopyRows14(dst *float32, src *float32, stride int, n int)
+
+// avx512CopyRows8 packs n rows of 8 elements, stride elements apart.
+//
+//go:noescape
+func avx512CopyRows8(dst *float32, src *float32, stride int, n int)
 
 // avx512CopyRows32 packs n rows of 32 elements, stride elements apart.
 //

@@ -42,7 +42,10 @@ type kernels struct {
 	level  Level
 	mr, nr int // micro-tile of the matrix product: rows and columns
 	gemm   gemmFunc
-	vector *Vector
+	// A second micro-kernel of fewer rows, for the last panels of a block, so that less of them is wasted; or none.
+	narrow     int
+	gemmNarrow gemmFunc
+	vector     *Vector
 
 	// Movers of panels; nil where the level has none. See package gen for what they do.
 	copyRows    map[int]copyRowsFunc // by panel width
@@ -71,6 +74,30 @@ const (
 	flagAdd  = 1
 	flagReLU = 2
 )
+
+// fullRows returns how many of the first of m rows go in panels of mr rows, so that the rest in panels of narrow
+// rows wastes least. (6 and 4 rows make any even number above 2.)
+func (k *kernels) fullRows(m int) int {
+	full, least := m, ceilDiv(m, k.mr)*k.mr
+	if k.gemmNarrow == nil {
+		return full
+	}
+	for panels := m / k.mr; panels >= max(0, m/k.mr-k.mr); panels-- {
+		rows := panels * k.mr
+		if total := rows + ceilDiv(m-rows, k.narrow)*k.narrow; total < least {
+			full, least = rows, total
+		}
+	}
+	return full
+}
+
+// panel returns the width and the micro-kernel of the panel that begins at row i, where those from row full on are narrow.
+func (k *kernels) panel(i, full int) (width int, gemm gemmFunc) {
+	if i < full {
+		return k.mr, k.gemm
+	}
+	return k.narrow, k.gemmNarrow
+}
 
 var goLevel = kernels{
 	level: Go, mr: goMR, nr: goNR, gemm: goGemm,

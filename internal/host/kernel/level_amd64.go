@@ -22,18 +22,20 @@ func detect() Level {
 }
 
 var avx2Level = kernels{
-	level: AVX2, mr: 6, nr: 16, gemm: avx2Gemm,
+	level: AVX2, mr: 6, nr: 16, gemm: avx2Gemm6,
+	narrow: 4, gemmNarrow: avx2Gemm4,
 	vector:     newVector(&avx2Kernels),
-	copyRows:   map[int]copyRowsFunc{6: avx2CopyRows6, 16: avx2CopyRows16},
+	copyRows:   map[int]copyRowsFunc{4: avx2CopyRows4, 6: avx2CopyRows6, 16: avx2CopyRows16},
 	transpose8: avx2Transpose8, gatherRows: avx2GatherRows, segmentRows: avx2SegmentRows,
 	maxPairs: avx2MaxPairs, maxPairsGrad: avx2MaxPairsGrad,
 	peak: avx2Peak, peakFlops: 12 * 8 * 2,
 }
 
 var avx512Level = kernels{
-	level: AVX512, mr: 14, nr: 32, gemm: avx512Gemm,
+	level: AVX512, mr: 14, nr: 32, gemm: avx512Gemm14,
+	narrow: 8, gemmNarrow: avx512Gemm8,
 	vector:     newVector(&avx512Kernels),
-	copyRows:   map[int]copyRowsFunc{14: avx512CopyRows14, 32: avx512CopyRows32},
+	copyRows:   map[int]copyRowsFunc{8: avx512CopyRows8, 14: avx512CopyRows14, 32: avx512CopyRows32},
 	transpose8: avx2Transpose8, gatherRows: avx512GatherRows, segmentRows: avx512SegmentRows,
 	maxPairs: avx2MaxPairs, maxPairsGrad: avx2MaxPairsGrad,
 	peak: avx512Peak, peakFlops: 12 * 16 * 2,

@@ -8,13 +8,13 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// gemmKernel writes the micro-kernel: a tile of C, mr x nr, held in registers, gains one outer product per k.
+// gemmKernel writes a micro-kernel: a tile of C, mr x nr, held in registers, gains one outer product per k.
 //
 // a is packed [k][mr], b is packed [k][nr]. The first rows rows of the tile are written, at c with row stride ldc
 // (elements), in this order: + C (flag 1), + rowBias[i] (unless nil), + colBias[j] (unless nil), max(x, 0) (flag 2).
-func gemmKernel(s isa) {
-	s.begin("Gemm", "func(k int, a, b, c *float32, ldc, rows, flags int, rowBias, colBias *float32)",
-		fmt.Sprintf("multiplies a packed panel of %d rows by one of %d columns; see gemmFunc.", s.mr, s.nr))
+func gemmKernel(s isa, mr int) {
+	s.begin(fmt.Sprintf("Gemm%d", mr), "func(k int, a, b, c *float32, ldc, rows, flags int, rowBias, colBias *float32)",
+		fmt.Sprintf("multiplies a packed panel of %d rows by one of %d columns; see gemmFunc.", mr, s.nr))
 	k := Load(Param("k"), GP64())
 	a := Load(Param("a"), GP64())
 	b := Load(Param("b"), GP64())
@@ -24,7 +24,7 @@ func gemmKernel(s isa) {
 	SHLQ(Imm(2), ldc)
 
 	nv := s.nr / s.width
-	acc := make([][]vec, s.mr)
+	acc := make([][]vec, mr)
 	for i := range acc {
 		acc[i] = make([]vec, nv)
 		for j := range acc[i] {
@@ -34,7 +34,7 @@ func gemmKernel(s isa) {
 	// Touch C now, so that its lines arrive while the products are made.
 	row := GP64()
 	MOVQ(c, row)
-	for i := range s.mr {
+	for i := range mr {
 		if i > 0 {
 			CMPQ(rows, Imm(uint64(i)))
 			JLE(LabelRef("touched"))
@@ -50,12 +50,8 @@ func gemmKernel(s isa) {
 		for j := range bv {
 			bv[j] = s.load(Mem{Base: b, Disp: 4 * (u*s.nr + j*s.width)})
 		}
-		for i := range s.mr {
-			m := Mem{Base: a, Disp: 4 * (u*s.mr + i)}
-			if s.wide() && nv == 1 {
-				VFMADD231PS_BCST(m, bv[0], acc[i][0])
-				continue
-			}
+		for i := range mr {
+			m := Mem{Base: a, Disp: 4 * (u*mr + i)}
 			av := s.v()
 			VBROADCASTSS(m, av)
 			for j := range bv {
@@ -71,7 +67,7 @@ func gemmKernel(s isa) {
 		for i := range u {
 			outer(i)
 		}
-		ADDQ(U32(uint32(4*u*s.mr)), a)
+		ADDQ(U32(uint32(4*u*mr)), a)
 		ADDQ(U32(uint32(4*u*s.nr)), b)
 		SUBQ(Imm(uint64(u)), k)
 		CMPQ(k, Imm(uint64(u)))
@@ -81,7 +77,7 @@ func gemmKernel(s isa) {
 
 	// eachRow runs f for the rows to be written.
 	eachRow := func(end string, f func(i int)) {
-		for i := range s.mr {
+		for i := range mr {
 			if i > 0 {
 				CMPQ(rows, Imm(uint64(i)))
 				JLE(LabelRef(end))
@@ -117,7 +113,7 @@ func gemmKernel(s isa) {
 	JZ(LabelRef("colBiased"))
 	for j := range nv {
 		v := s.load(Mem{Base: bias, Disp: 4 * j * s.width})
-		for i := range s.mr {
+		for i := range mr {
 			VADDPS(v, acc[i][j], acc[i][j])
 		}
 	}
@@ -126,7 +122,7 @@ func gemmKernel(s isa) {
 	TESTQ(U32(2), flags)
 	JZ(LabelRef("clipped"))
 	zero := s.zero()
-	for i := range s.mr {
+	for i := range mr {
 		for j := range nv {
 			VMAXPS(acc[i][j], zero, acc[i][j]) // NaN stays
 		}
@@ -137,7 +133,7 @@ func gemmKernel(s isa) {
 		for j := range nv {
 			VMOVUPS(acc[i][j], Mem{Base: c, Disp: 4 * j * s.width})
 		}
-		if i+1 < s.mr {
+		if i+1 < mr {
 			ADDQ(ldc, c)
 		}
 	})

@@ -9,11 +9,12 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// isa is an instruction set: a vector of width float32s, and the micro-tile of its matrix product.
+// isa is an instruction set: a vector of width float32s, and the micro-tiles of its matrix product, mr or narrow rows by
+// nr columns.
 type isa struct {
-	name   string
-	width  int
-	mr, nr int
+	name           string
+	width          int
+	mr, narrow, nr int
 }
 
 type vec = reg.VecVirtual

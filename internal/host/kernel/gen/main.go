@@ -23,9 +23,9 @@ func main() {
 	var s isa
 	switch *name {
 	case "avx2":
-		s = isa{name: "avx2", width: 8, mr: 6, nr: 16}
+		s = isa{name: "avx2", width: 8, mr: 6, narrow: 4, nr: 16}
 	case "avx512":
-		s = isa{name: "avx512", width: 16, mr: 14, nr: 32}
+		s = isa{name: "avx512", width: 16, mr: 14, narrow: 8, nr: 32}
 	default:
 		fmt.Fprintf(os.Stderr, "gen: unknown instruction set %q: avx2 and avx512 are known\n", *name)
 		os.Exit(2)
@@ -35,7 +35,8 @@ func main() {
 	var t table
 	vectorKernels(s, &t)
 	reductions(s, &t)
-	gemmKernel(s)
+	gemmKernel(s, s.mr)
+	gemmKernel(s, s.narrow)
 	peakKernel(s)
 	packKernels(s)
 	if !s.wide() { // the AVX-512 level uses these too

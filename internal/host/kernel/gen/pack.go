@@ -10,6 +10,7 @@ import (
 
 func packKernels(s isa) {
 	copyRows(s, s.mr)
+	copyRows(s, s.narrow)
 	copyRows(s, s.nr)
 	gatherRows(s)
 	segmentRows(s)
