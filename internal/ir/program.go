@@ -261,8 +261,9 @@ type DeviceMemory interface {
 
 // Executable is a program ready to run on its memories.
 type Executable interface {
-	// Run runs the program once and returns when its results are in memory. An error leaves the Params and State regions
-	// as they were unless it is a collective's.
+	// Run runs the program once and returns when its results are in memory. The context stops it up to its first collective
+	// among all ranks, or its first write to Params or State, whichever comes first; from then on the run is completed, so
+	// that either all ranks update or none does.
 	Run(ctx context.Context, rt *Runtime) error
 	// Close frees what the executable holds.
 	Close() error

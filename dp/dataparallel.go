@@ -1,0 +1,337 @@
+package dp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+
+	"github.com/tandem-train/tandem/cudaops"
+	"github.com/tandem-train/tandem/dp/comm"
+	"github.com/tandem-train/tandem/internal/host"
+	"github.com/tandem-train/tandem/internal/ir"
+	"github.com/tandem-train/tandem/nn"
+)
+
+// DataParallel trains a model on one or more ranks. Make one with [New], end it with [DataParallel.Close].
+type DataParallel struct {
+	mu       sync.Mutex
+	cfg      config
+	compiler nn.Compiler
+	team     team
+	door     struct{ x, y door }
+	programs map[string]*compiled
+	steps    map[string]*stepPlan
+	forwards map[string]*forwardPlan
+	lastStep *stepPlan
+	ints     *bool // whether integer inputs go to the model as indices; nil until one was seen
+	updates  int
+	hyper    []float32
+	job      stepJob
+	warned   bool
+	closed   bool
+}
+
+// ErrClosed is the error of using a DataParallel after Close.
+var ErrClosed = errors.New("dp: closed")
+
+// New prepares training of model. Parameters without a value are initialised from the seed; then the model is replicated on
+// every card, and from now on the values in training are those on the cards: see [DataParallel.StateDict].
+func New(model nn.Module, loss nn.Loss, opt nn.Optimizer, opts ...Option) (*DataParallel, error) {
+	t := &DataParallel{programs: map[string]*compiled{}, steps: map[string]*stepPlan{}, forwards: map[string]*forwardPlan{}}
+	for _, o := range opts {
+		o(&t.cfg)
+	}
+	switch {
+	case model == nil:
+		return nil, errors.New("dp: the model is nil")
+	case loss == nil:
+		return nil, errors.New("dp: the loss is nil")
+	case opt == nil:
+		return nil, errors.New("dp: the optimizer is nil")
+	}
+	if err := t.cfg.resolve(); err != nil {
+		return nil, err
+	}
+	for _, part := range []any{loss, opt, t.cfg.schedule} {
+		if v, ok := part.(interface{ Validate() error }); ok {
+			if err := v.Validate(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	layout, err := nn.NewLayout(model)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.checkPlacement(layout); err != nil {
+		return nil, err
+	}
+	if err := t.cfg.warnImbalance(); err != nil {
+		return nil, err
+	}
+	if err := nn.Initialize(model, t.cfg.seed); err != nil {
+		return nil, err
+	}
+	t.compiler = nn.Compiler{Model: model, Loss: loss, Optimizer: opt, Clip: t.cfg.clip, Layout: layout}
+	t.hyper = make([]float32, len(opt.Hyper()))
+	if err := t.open(); err != nil {
+		return nil, err
+	}
+	if t.cfg.ids[0] != Host {
+		if err := nn.To(model, t.cfg.ids[0]); err != nil {
+			return nil, errors.Join(err, t.Close())
+		}
+	}
+	return t, nil
+}
+
+// checkPlacement finds a parameter or buffer that was moved to another card than the primary one.
+func (t *DataParallel) checkPlacement(l *nn.Layout) error {
+	primary := t.cfg.ids[0]
+	check := func(name string, device int) error {
+		if device == Host || device == primary {
+			return nil
+		}
+		return &PrimaryCardError{Parameter: name, Device: device, IDs: t.cfg.ids}
+	}
+	for i := len(l.Params) - 1; i >= 0; i-- {
+		if err := check(l.Params[i].Name, l.Params[i].Parameter.Device()); err != nil {
+			return err
+		}
+	}
+	for _, b := range l.Buffers {
+		if err := check(b.Name, b.Buffer.Device()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// open opens the devices, takes the arenas, and replicates the model.
+func (t *DataParallel) open() error {
+	ids := t.cfg.ids
+	threads := max(1, runtime.GOMAXPROCS(0)/len(ids))
+	for i, id := range ids {
+		r := &rank{index: i, execs: map[*ir.Program]*loaded{}}
+		if id == Host {
+			r.dev = host.Open(threads)
+		} else {
+			dev, err := cudaops.Open(id, threads)
+			if err != nil {
+				return errors.Join(err, t.free())
+			}
+			r.dev = dev
+		}
+		t.team.ranks = append(t.team.ranks, r)
+	}
+	if err := t.regroup(); err != nil {
+		return errors.Join(err, t.free())
+	}
+	t.team.start()
+	err := t.team.do(context.Background(), placeJob{t})
+	if err == nil {
+		err = t.push()
+	}
+	if err != nil {
+		return errors.Join(err, t.Close())
+	}
+	return nil
+}
+
+// regroup connects the ranks, anew after a failure has broken their group.
+func (t *DataParallel) regroup() error {
+	var opts []comm.Option
+	if t.cfg.timeout > 0 {
+		opts = append(opts, comm.Timeout(t.cfg.timeout))
+	}
+	group, err := comm.NewLocal(len(t.team.ranks), opts...)
+	if err != nil {
+		return err
+	}
+	for i, r := range t.team.ranks {
+		if r.group != nil {
+			if err := r.group.Close(); err != nil {
+				return err
+			}
+		}
+		r.group = group[i]
+		for _, l := range r.execs {
+			clear(l.comm)
+		}
+	}
+	return nil
+}
+
+// sizes are the elements of a rank's arenas.
+func (t *DataParallel) sizes(rank int) (size [ir.NumRegions]int) {
+	l := t.compiler.Layout
+	size[ir.Params] = l.Elements
+	size[ir.Grads] = l.Elements + nn.GradTail
+	size[ir.Buffers] = l.BufferElements
+	lo, hi := t.updateRange(rank)
+	size[ir.State] = t.compiler.StateElements(hi - lo)
+	return size
+}
+
+// updateRange is the part of the parameter arena that a rank updates.
+func (t *DataParallel) updateRange(rank int) (lo, hi int) {
+	n := t.compiler.Layout.Elements
+	switch t.cfg.strategy {
+	case Sharded:
+		return ir.ShareOf(n, rank, len(t.cfg.ids))
+	case Gather:
+		if rank > 0 {
+			return 0, 0
+		}
+	}
+	return 0, n
+}
+
+// placeJob takes the arenas.
+type placeJob struct{ t *DataParallel }
+
+func (j placeJob) run(_ context.Context, r *rank) error {
+	size := j.t.sizes(r.index)
+	for _, region := range ours {
+		m, err := alloc(r.dev, "model: "+region.String(), 4*int64(size[region]))
+		if err != nil {
+			return err
+		}
+		if m == nil {
+			continue
+		}
+		r.mem[region] = m
+		if err := m.Write(0, make([]byte, m.Len())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// push writes the model's values to every rank.
+func (t *DataParallel) push() error {
+	l := t.compiler.Layout
+	return t.team.do(context.Background(), rankFunc(func(r *rank) error {
+		for _, p := range l.Params {
+			if err := r.mem[ir.Params].Write(4*int64(p.Slot.Offset), asBytes(p.Parameter.Data())); err != nil {
+				return fmt.Errorf("%s: %w", p.Name, err)
+			}
+		}
+		for _, b := range l.Buffers {
+			if err := r.mem[ir.Buffers].Write(4*int64(b.Slot.Offset), asBytes(b.Buffer.Data())); err != nil {
+				return fmt.Errorf("%s: %w", b.Name, err)
+			}
+		}
+		return nil
+	}))
+}
+
+// pull reads the model's values from the primary card.
+func (t *DataParallel) pull() error {
+	l := t.compiler.Layout
+	return t.team.do(context.Background(), rankFunc(func(r *rank) error {
+		if r.index > 0 {
+			return nil
+		}
+		for _, p := range l.Params {
+			if err := r.mem[ir.Params].Read(4*int64(p.Slot.Offset), asBytes(p.Parameter.Data())); err != nil {
+				return fmt.Errorf("%s: %w", p.Name, err)
+			}
+		}
+		for _, b := range l.Buffers {
+			if err := r.mem[ir.Buffers].Read(4*int64(b.Slot.Offset), asBytes(b.Buffer.Data())); err != nil {
+				return fmt.Errorf("%s: %w", b.Name, err)
+			}
+		}
+		return nil
+	}))
+}
+
+// rankFunc is a function as a job.
+type rankFunc func(r *rank) error
+
+func (f rankFunc) run(_ context.Context, r *rank) error { return f(r) }
+
+// Close gives back memory, devices and goroutines. The model keeps the values that it had when StateDict was last called.
+func (t *DataParallel) Close() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return nil
+	}
+	t.closed = true
+	err := t.team.do(context.Background(), rankFunc(func(r *rank) error {
+		err := r.free()
+		r.execs, r.mem, r.dev = nil, [ir.NumRegions]ir.DeviceMemory{}, closedDevice{r.dev}
+		return err
+	}))
+	t.team.stop()
+	errs := []error{err}
+	for _, r := range t.team.ranks {
+		errs = append(errs, r.group.Close())
+	}
+	for _, f := range t.forwards {
+		errs = append(errs, f.free())
+	}
+	return errors.Join(errs...)
+}
+
+// closedDevice keeps a closed device's number for messages.
+type closedDevice struct{ ir.Device }
+
+// free gives back what open had taken before its goroutines ran.
+func (t *DataParallel) free() error {
+	t.closed = true
+	var errs []error
+	for _, r := range t.team.ranks {
+		errs = append(errs, r.free())
+	}
+	return errors.Join(errs...)
+}
+
+// WorldSize is the number of ranks.
+func (t *DataParallel) WorldSize() int { return len(t.cfg.ids) }
+
+// Devices lists the ranks' cards by logical number, the primary card first; on the host it is [Host].
+func (t *DataParallel) Devices() []int { return slices.Clone(t.cfg.ids) }
+
+// Strategy is the strategy in use.
+func (t *DataParallel) Strategy() Strategy { return t.cfg.strategy }
+
+// Steps is the number of updates done.
+func (t *DataParallel) Steps() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.updates
+}
+
+// RankMemory is what training holds on one rank's device.
+type RankMemory struct {
+	Rank   int
+	Device int
+	ir.Memory
+}
+
+// Memory says what the model and the programs compiled so far hold, for each rank, in bytes: exactly what was taken from the
+// device's allocator. Own kinds are summed over programs.
+func (t *DataParallel) Memory() []RankMemory {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := make([]RankMemory, len(t.team.ranks))
+	for i, r := range t.team.ranks {
+		size := t.sizes(i)
+		m := (&ir.Program{Size: size}).Memory()
+		for p := range r.execs {
+			own := p.Memory()
+			m.Activations += own.Activations
+			m.Inputs += own.Inputs
+			m.Outputs += own.Outputs
+			m.Constants += own.Constants
+		}
+		out[i] = RankMemory{Rank: i, Device: t.cfg.ids[i], Memory: m}
+	}
+	return out
+}

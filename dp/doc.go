@@ -1,0 +1,33 @@
+// Package dp trains a model on several cards at once, in the manner of torch.nn.DataParallel.
+//
+// [New] takes a model, its loss and its optimizer, places the parameters on every card, and returns a [DataParallel]:
+//
+//	t, err := dp.New(model, nn.CrossEntropy(), nn.SGD(0.1), dp.DeviceIDs(0, 2, 3))
+//	loss, err := t.Step(ctx, x, y) // scatter, apply in parallel, gather gradients, update, replicate
+//	out, err := t.Forward(ctx, x)  // evaluation: scatter, apply, gather on the output card
+//	err = t.Close()
+//
+// Cards are named by their logical numbers (package cudaops). The first of the device ids is the primary card: with the [Gather]
+// strategy it sums the gradients and updates. Without cards, training runs on the host, as one rank.
+//
+// Results are exact: a rank's share of the batch counts by its samples, so that loss, gradients and parameters are those of one
+// card on the whole batch, up to rounding, however uneven the shares. The same seed, batches and number of ranks give the same
+// bits again.
+//
+// # Life cycle
+//
+// Programs are compiled when a shape of batch is first seen, one a rank, and kept. All memory that they need is taken at that
+// moment; [DataParallel.Memory] says how much. Close gives everything back.
+//
+// # Concurrency
+//
+// Each rank has a goroutine of its own, which owns the rank's device. The methods of a DataParallel may be called from any
+// goroutine, one call at a time: a second one waits.
+//
+// # Errors
+//
+// A caller's mistake is found before anything has run, and is an error that names it: [*cudaops.InvalidDeviceError],
+// [*DuplicateDeviceError], [*PrimaryCardError], [*InputError], an index error for a label outside the classes. When a rank fails,
+// all are joined and the lowest failing rank's error is returned as a [*ReplicaError]; parameters are then as before the step. A
+// context that ends stops a step before its update, or not at all.
+package dp

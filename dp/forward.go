@@ -1,0 +1,189 @@
+package dp
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"gorgonia.org/tensor"
+
+	"github.com/tandem-train/tandem/cudaops"
+	"github.com/tandem-train/tandem/dp/data"
+	"github.com/tandem-train/tandem/internal/ir"
+)
+
+// forwardPlan is how inputs of one shape are evaluated.
+type forwardPlan struct {
+	progs  []*compiled
+	shares []data.Range
+	out    []int           // offset in bytes of each replica's output in the gathered ones
+	shape  ir.Shape        // of the result
+	dtype  ir.DType        //
+	mem    *cudaops.Memory // the gathered outputs, on the output card; nil for the host
+	bytes  []byte          // the same on the host
+}
+
+func (p *forwardPlan) free() error {
+	if p.mem == nil {
+		return nil
+	}
+	return p.mem.Free()
+}
+
+// Forward applies the model in evaluation mode (no dropout, running statistics) to x, see [DataParallel.Step], and gathers the
+// outputs along the batch's dimension: on the output card, and from there into the result. Outputs that are scalars become a
+// vector of one a replica.
+func (t *DataParallel) Forward(ctx context.Context, x tensor.Tensor) (*tensor.Dense, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return nil, ErrClosed
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	bx, err := t.input(x)
+	if err != nil {
+		return nil, err
+	}
+	key := fmt.Sprint(bx.shape, bx.ints)
+	plan, ok := t.forwards[key]
+	if !ok {
+		if plan, err = t.planForward(bx); err != nil {
+			return nil, err
+		}
+		t.forwards[key] = plan
+	}
+	for _, c := range plan.progs[0].Checks {
+		if err := c.Verify(asInts(bx.bytes)); err != nil {
+			return nil, err
+		}
+	}
+	if err := t.team.do(ctx, &forwardJob{t, plan, bx}); err != nil {
+		if e := t.regroup(); e != nil {
+			return nil, e
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, err
+	}
+	return plan.result(t.cfg.dim)
+}
+
+func (t *DataParallel) planForward(x batch) (*forwardPlan, error) {
+	p := &forwardPlan{shares: data.Chunks(x.shape[t.cfg.dim], t.WorldSize())}
+	size := 0
+	for r, s := range p.shares {
+		c, out, err := t.evalProgram(r, x, s.Len())
+		if err != nil {
+			return nil, err
+		}
+		p.progs = append(p.progs, c)
+		p.out = append(p.out, size)
+		size += 4 * out.Shape.Size()
+		if r == 0 {
+			p.dtype, p.shape = out.DType, out.Shape.Clone()
+			if len(p.shape) == 0 {
+				p.shape = ir.Of(0)
+			}
+			if t.cfg.dim >= len(p.shape) {
+				return nil, fmt.Errorf("dp: outputs of shape %v have no dimension %d to gather along", out.Shape, t.cfg.dim)
+			}
+			p.shape[t.cfg.dim] = 0
+		}
+		n := 1
+		if len(out.Shape) > 0 {
+			n = out.Shape[t.cfg.dim]
+		}
+		p.shape[t.cfg.dim] += n
+	}
+	if t.cfg.output == Host {
+		p.bytes = make([]byte, size)
+		return p, nil
+	}
+	var err error
+	if p.mem, err = cudaops.Alloc(t.cfg.output, int64(size)); err != nil {
+		return nil, fmt.Errorf("dp: outputs: %w", err)
+	}
+	return p, nil
+}
+
+// forwardJob evaluates on every rank that has samples.
+type forwardJob struct {
+	t    *DataParallel
+	plan *forwardPlan
+	x    batch
+}
+
+func (j *forwardJob) run(ctx context.Context, r *rank) error {
+	p := j.plan
+	if r.index >= len(p.shares) {
+		return nil
+	}
+	l, err := r.load(p.progs[r.index].Program)
+	if err != nil {
+		return err
+	}
+	if err := scatter(l.mem[ir.Input], p.progs[r.index].x.Offset, j.x, j.t.cfg.dim, p.shares[r.index]); err != nil {
+		return err
+	}
+	if err := r.execute(ctx, l, len(p.shares), ir.Runtime{Seed: j.t.cfg.seed, FirstSample: p.shares[r.index].Lo}); err != nil {
+		return err
+	}
+	n := 4 * p.progs[r.index].y.Shape.Size()
+	into := p.bytes
+	if p.mem != nil {
+		into = p.mem.Host()
+	}
+	if into != nil {
+		return l.mem[ir.Output].Read(0, into[p.out[r.index]:][:n])
+	}
+	stage := make([]byte, n)
+	if err := l.mem[ir.Output].Read(0, stage); err != nil {
+		return err
+	}
+	return p.mem.Write(int64(p.out[r.index]), stage)
+}
+
+// result joins the replicas' outputs along dim.
+func (p *forwardPlan) result(dim int) (*tensor.Dense, error) {
+	n := p.shape.Size()
+	floats, ints := []float32(nil), []int32(nil)
+	var dst []byte
+	if p.dtype == ir.I32 {
+		ints = make([]int32, n)
+		dst = asBytes(ints)
+	} else {
+		floats = make([]float32, n)
+		dst = asBytes(floats)
+	}
+	src := p.bytes
+	if p.mem != nil {
+		src = make([]byte, 4*n)
+		if err := p.mem.Read(0, src); err != nil {
+			return nil, err
+		}
+	}
+	inner, outer := 4, 1
+	for _, d := range p.shape[dim+1:] {
+		inner *= d
+	}
+	for _, d := range p.shape[:dim] {
+		outer *= d
+	}
+	row := p.shape[dim] * inner
+	at := 0
+	for r, prog := range p.progs {
+		piece := 4 * prog.y.Shape.Size() / outer
+		for o := range outer {
+			copy(dst[o*row+at:][:piece], src[p.out[r]+o*piece:])
+		}
+		at += piece
+	}
+	shape := tensor.WithShape(slices.Clone(p.shape)...)
+	if p.dtype == ir.I32 {
+		return tensor.New(shape, tensor.WithBacking(ints)), nil
+	}
+	return tensor.New(shape, tensor.WithBacking(floats)), nil
+}

@@ -1,0 +1,202 @@
+package dp
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/tandem-train/tandem/cudaops"
+	"github.com/tandem-train/tandem/nn"
+)
+
+// Host is the device number of the host.
+const Host = cudaops.Host
+
+// Strategy says how gradients become new parameters. Strategies differ in speed and memory, never in the numbers beyond
+// rounding.
+type Strategy int
+
+// The strategies.
+const (
+	// Gather sums the gradients on the primary card, updates there, and replicates the parameters from it.
+	Gather Strategy = iota
+	// AllReduce sums the gradients on every card, and every card updates.
+	AllReduce
+	// Sharded leaves each card the sum of a share of the gradients; it updates that share of the parameters, with that share
+	// of the optimizer's state, and gives it to all.
+	Sharded
+)
+
+var strategies = []string{"gather", "allreduce", "sharded"}
+
+// String returns gather, allreduce or sharded.
+func (s Strategy) String() string {
+	if s < 0 || int(s) >= len(strategies) {
+		return fmt.Sprintf("Strategy(%d)", int(s))
+	}
+	return strategies[s]
+}
+
+// ParseStrategy is the inverse of String.
+func ParseStrategy(name string) (Strategy, error) {
+	if i := slices.Index(strategies, name); i >= 0 {
+		return Strategy(i), nil
+	}
+	return 0, fmt.Errorf("dp: no strategy %q: use gather, allreduce or sharded", name)
+}
+
+type config struct {
+	ids      []int
+	idsSet   bool
+	output   int
+	outSet   bool
+	dim      int
+	strategy Strategy
+	seed     uint64
+	seedSet  bool
+	schedule nn.Schedule
+	clip     []nn.Clip
+	micro    int
+	logger   *slog.Logger
+	timeout  time.Duration
+}
+
+// Option changes how New sets up training.
+type Option func(*config)
+
+// DeviceIDs names the cards to train on, by logical number; the first is the primary card. The default is all visible cards,
+// or the host when there is none.
+func DeviceIDs(ids ...int) Option {
+	return func(c *config) { c.ids, c.idsSet = slices.Clone(ids), true }
+}
+
+// OutputDevice names the card that Forward gathers its outputs on, or Host. The default is the primary card.
+func OutputDevice(id int) Option { return func(c *config) { c.output, c.outSet = id, true } }
+
+// WithStrategy chooses the strategy; the default is Gather.
+func WithStrategy(s Strategy) Option { return func(c *config) { c.strategy = s } }
+
+// Dim is the dimension of the input along which a batch is scattered and outputs are gathered; the default is 0. Targets are
+// scattered along it too where they have it, else along 0. Dropout's bits are those of one card only for 0.
+func Dim(d int) Option { return func(c *config) { c.dim = d } }
+
+// Seed keys the initial values of parameters that have none and the random numbers of training. The default is the primary
+// card's seed (cudaops.ManualSeed).
+func Seed(n uint64) Option { return func(c *config) { c.seed, c.seedSet = n, true } }
+
+// WithSchedule sets the learning rate of each step from the optimizer's base rate.
+func WithSchedule(s nn.Schedule) Option { return func(c *config) { c.schedule = s } }
+
+// WithClip clips the gradients of the whole batch before each update, in the order given.
+func WithClip(clips ...nn.Clip) Option { return func(c *config) { c.clip = append(c.clip, clips...) } }
+
+// MicroBatches computes each rank's share in up to n parts, one after the other, and adds their gradients up before the update:
+// the result is that of the whole batch (BatchNorm excepted, whose statistics are then those of a part) in about an n-th of the
+// activations' memory.
+func MicroBatches(n int) Option { return func(c *config) { c.micro = n } }
+
+// WithLogger takes warnings: an imbalance of cards, parameters without gradient. The default is slog.Default().
+func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l } }
+
+// Timeout limits every wait of a rank for another one. The default is that of package comm: five minutes, or TANDEM_TIMEOUT.
+func Timeout(d time.Duration) Option { return func(c *config) { c.timeout = d } }
+
+// resolve checks the options against the cards that there are, and fills in defaults.
+func (c *config) resolve() error {
+	cards, err := cudaops.AvailableDevices()
+	if err != nil {
+		return err
+	}
+	if !c.idsSet {
+		for _, d := range cards {
+			c.ids = append(c.ids, d.Logical)
+		}
+		if len(c.ids) == 0 {
+			c.ids = []int{Host}
+		}
+	} else if len(c.ids) == 0 {
+		return errors.New("dp: DeviceIDs() names no card: name some, or leave it out for all visible ones")
+	}
+	for i, id := range c.ids {
+		if id == Host && len(c.ids) == 1 && len(cards) == 0 {
+			continue
+		}
+		if _, err := cudaops.DeviceProperties(id); err != nil {
+			return fmt.Errorf("dp: device_ids %s: %w", list(c.ids), err)
+		}
+		if slices.Contains(c.ids[:i], id) {
+			return &DuplicateDeviceError{IDs: c.ids, ID: id}
+		}
+	}
+	if !c.outSet {
+		c.output = c.ids[0]
+	} else if c.output != Host {
+		if _, err := cudaops.DeviceProperties(c.output); err != nil {
+			return fmt.Errorf("dp: output_device %d: %w", c.output, err)
+		}
+	}
+	switch {
+	case c.strategy < Gather || c.strategy > Sharded:
+		return fmt.Errorf("dp: no strategy %v: use Gather, AllReduce or Sharded", c.strategy)
+	case c.micro < 0:
+		return fmt.Errorf("dp: MicroBatches(%d): give at least 1", c.micro)
+	case c.dim < 0:
+		return fmt.Errorf("dp: Dim(%d): give a dimension of the input, from 0", c.dim)
+	case c.timeout < 0:
+		return fmt.Errorf("dp: Timeout(%v): give a positive limit", c.timeout)
+	}
+	c.micro = max(c.micro, 1)
+	if c.logger == nil {
+		c.logger = slog.Default()
+	}
+	if !c.seedSet {
+		c.seed = defaultSeed
+		if c.ids[0] != Host {
+			if c.seed, err = cudaops.InitialSeed(c.ids[0]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// defaultSeed is what cards start with, too.
+const defaultSeed = 67280421310721
+
+// warnImbalance says when the smallest card has under 75 % of the largest's memory or multiprocessors: every card gets an
+// equal share, so that the largest waits.
+func (c *config) warnImbalance() error {
+	if len(c.ids) < 2 {
+		return nil
+	}
+	props := make([]cudaops.Properties, len(c.ids))
+	for i, id := range c.ids {
+		p, err := cudaops.DeviceProperties(id)
+		if err != nil {
+			return err
+		}
+		props[i] = p
+	}
+	warn := func(what string, of func(cudaops.Properties) int64) bool {
+		lo, hi := 0, 0
+		for i, p := range props {
+			if of(p) < of(props[lo]) {
+				lo = i
+			}
+			if of(p) > of(props[hi]) {
+				hi = i
+			}
+		}
+		if of(props[lo])*4 >= of(props[hi])*3 {
+			return false
+		}
+		c.logger.Warn(fmt.Sprintf("imbalance between cards: %s (%s) has less than 75 %% of the %s of %s (%s); shares are equal, so leave it out of DeviceIDs or choose cards with CUDA_VISIBLE_DEVICES",
+			cudaops.String(c.ids[lo]), props[lo].Name, what, cudaops.String(c.ids[hi]), props[hi].Name))
+		return true
+	}
+	_ = warn("memory", func(p cudaops.Properties) int64 { return p.TotalMemory }) ||
+		warn("multiprocessors", func(p cudaops.Properties) int64 { return int64(p.MultiProcessorCount) })
+	return nil
+}

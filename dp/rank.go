@@ -1,0 +1,190 @@
+package dp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+
+	"github.com/tandem-train/tandem/dp/comm"
+	"github.com/tandem-train/tandem/internal/ir"
+)
+
+// rank is one (process, card) pair: a device, the model's arenas on it, and the programs loaded there. All its work is done by
+// its own goroutine, locked to a thread, as cards want it.
+type rank struct {
+	index int
+	dev   ir.Device
+	group comm.Comm // all ranks
+	mem   [ir.NumRegions]ir.DeviceMemory
+	execs map[*ir.Program]*loaded
+	jobs  chan job
+	loss  [4]byte // room to read a loss
+}
+
+// job is work that every rank does its part of.
+type job interface {
+	run(ctx context.Context, r *rank) error
+}
+
+// loaded is a program on a rank, with the memory that is its own.
+type loaded struct {
+	exec ir.Executable
+	mem  [ir.NumRegions]ir.DeviceMemory
+	comm map[int]ir.Comm // by the number of active ranks
+	rt   ir.Runtime      // of the run in progress
+}
+
+// ours lists the regions that belong to the rank; the others belong to a program.
+var ours = []ir.Region{ir.Params, ir.Grads, ir.State, ir.Buffers}
+
+// theirs lists the regions that belong to a program.
+var theirs = []ir.Region{ir.Hyper, ir.Input, ir.Output, ir.Work, ir.Consts}
+
+// team runs jobs on all ranks and joins them.
+type team struct {
+	ranks []*rank
+	errs  []error
+	ctx   context.Context // of the job in progress
+	done  sync.WaitGroup
+	ended sync.WaitGroup
+}
+
+func (t *team) start() {
+	t.errs = make([]error, len(t.ranks))
+	for _, r := range t.ranks {
+		r.jobs = make(chan job)
+		t.ended.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			for j := range r.jobs {
+				t.errs[r.index] = t.guard(j, r)
+				t.done.Done()
+			}
+		})
+	}
+}
+
+// guard runs a rank's part of a job. When it fails the others are told, so that none waits for this one.
+func (t *team) guard(j job, r *rank) error {
+	err := j.run(t.ctx, r)
+	if err != nil && r.group != nil {
+		r.group.Abort(err)
+	}
+	return err
+}
+
+// do runs j on every rank, joins them, and returns the lowest failing rank's error. A rank that failed only because another one
+// did is not the one to name.
+func (t *team) do(ctx context.Context, j job) error {
+	t.ctx = ctx
+	t.done.Add(len(t.ranks))
+	for _, r := range t.ranks {
+		r.jobs <- j
+	}
+	t.done.Wait()
+	t.ctx = nil
+	var first *ReplicaError
+	for i, err := range t.errs {
+		if err == nil {
+			continue
+		}
+		var consequence *comm.BrokenError
+		if first == nil || errors.As(first.Err, &consequence) && !errors.As(err, &consequence) {
+			first = &ReplicaError{Replica: i, Device: t.ranks[i].dev.ID(), Err: err}
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	return first
+}
+
+func (t *team) stop() {
+	for _, r := range t.ranks {
+		close(r.jobs)
+	}
+	t.ended.Wait()
+}
+
+// alloc takes the rank's memory for a region; nothing where its size is 0.
+func alloc(dev ir.Device, what string, bytes int64) (ir.DeviceMemory, error) {
+	if bytes == 0 {
+		return nil, nil
+	}
+	m, err := dev.Alloc(bytes)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	return m, nil
+}
+
+// load prepares a program to run on the rank, the first time it is asked for.
+func (r *rank) load(p *ir.Program) (*loaded, error) {
+	if l, ok := r.execs[p]; ok {
+		return l, nil
+	}
+	l := &loaded{comm: map[int]ir.Comm{}}
+	mem := r.mem
+	for _, region := range theirs {
+		m, err := alloc(r.dev, fmt.Sprintf("%s: %s", p.Name, region), p.Bytes(region))
+		if err != nil {
+			return nil, errors.Join(err, l.free())
+		}
+		l.mem[region], mem[region] = m, m
+	}
+	exec, err := r.dev.Load(p, mem)
+	if err != nil {
+		return nil, errors.Join(err, l.free())
+	}
+	l.exec = exec
+	r.execs[p] = l
+	return l, nil
+}
+
+// programComm is how the program's collectives reach the other ranks, of which the first active have samples.
+func (r *rank) programComm(l *loaded, active int) (ir.Comm, error) {
+	if r.group.Size() == 1 {
+		return nil, nil
+	}
+	if c, ok := l.comm[active]; ok {
+		return c, nil
+	}
+	c, err := comm.ForProgram(r.group, active)
+	if err != nil {
+		return nil, err
+	}
+	l.comm[active] = c
+	return c, nil
+}
+
+func (l *loaded) free() error {
+	var errs []error
+	if l.exec != nil {
+		errs = append(errs, l.exec.Close())
+	}
+	for _, m := range l.mem {
+		if m != nil {
+			errs = append(errs, m.Free())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// free gives back all that the rank holds.
+func (r *rank) free() error {
+	var errs []error
+	for _, l := range r.execs {
+		errs = append(errs, l.free())
+	}
+	for _, m := range r.mem {
+		if m != nil {
+			errs = append(errs, m.Free())
+		}
+	}
+	if r.dev != nil {
+		errs = append(errs, r.dev.Close())
+	}
+	return errors.Join(errs...)
+}
