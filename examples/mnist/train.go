@@ -1,0 +1,265 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"strings"
+	"time"
+
+	"gorgonia.org/tensor"
+
+	"github.com/tandem-train/tandem/cudaops"
+	"github.com/tandem-train/tandem/dp"
+	"github.com/tandem-train/tandem/dp/data"
+	"github.com/tandem-train/tandem/nn"
+)
+
+// errInterrupted is the error of a run that was ended from outside. What it had reached is reported all the same.
+var errInterrupted = errors.New("interrupted")
+
+// session is one training run.
+type session struct {
+	opts        *options
+	model       nn.Module
+	trainer     *dp.DataParallel
+	train, test *data.Loader
+	planned     int // steps
+	console     *console
+	reached     progress
+}
+
+// progress is how far a session has come.
+type progress struct {
+	steps, epochs int     // done; an epoch that was cut short is not
+	loss          float64 // of the last step
+	accuracy      float64 // on the test images, 0..1
+	tested        int     // steps that the tested model had; 0 before the first test
+
+	images, firstImages int           // of all steps, of the first
+	busy, firstBusy     time.Duration // in training, by all steps and by the first
+	firstStep           time.Duration // from the start of the process to the end of the first step
+}
+
+// imagesPerSecond is the speed of training without tests, and without the first step where there are more: that one compiles.
+func (p *progress) imagesPerSecond() float64 {
+	images, busy := p.images-p.firstImages, p.busy-p.firstBusy
+	if images == 0 {
+		images, busy = p.images, p.busy
+	}
+	if images == 0 {
+		return 0
+	}
+	return float64(images) / busy.Seconds()
+}
+
+// train does what the options ask for.
+func train(ctx context.Context, o *options, c *console) (err error) {
+	if o.report != "" {
+		if err := checkReport(o.report); err != nil {
+			return err
+		}
+	}
+	s, err := newSession(o, c)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.trainer.Close()) }()
+
+	err = s.run(ctx)
+	interrupted := ctx.Err() != nil && errors.Is(err, ctx.Err())
+	if interrupted {
+		c.notef("mnist: stopping after %d steps: testing what was reached (Ctrl-C once more ends at once)", s.reached.steps)
+		err = s.conclude(context.WithoutCancel(ctx))
+	}
+	if err != nil {
+		return err
+	}
+	if o.report != "" {
+		if err := s.writeReport(o.report); err != nil {
+			return err
+		}
+	}
+	if interrupted {
+		return fmt.Errorf("%w after %d of %d steps", errInterrupted, s.reached.steps, s.planned)
+	}
+	if o.bare {
+		c.resultf("%s", whatNext)
+	}
+	return nil
+}
+
+// newSession builds the model on its cards and opens the data. The caller closes the trainer.
+func newSession(o *options, c *console) (*session, error) {
+	trainDigits, testDigits, err := loadDigits(o.data)
+	if err != nil {
+		return nil, err
+	}
+	s := &session{opts: o, console: c, model: newModel(o.model)}
+	if s.train, err = data.NewLoader(trainDigits, o.batchSize, data.Shuffle(o.seed)); err != nil {
+		return nil, err
+	}
+	if s.test, err = data.NewLoader(testDigits, o.evalBatchSize); err != nil {
+		return nil, err
+	}
+	s.planned = o.epochs * s.train.Batches()
+	if o.maxSteps > 0 {
+		s.planned = min(s.planned, o.maxSteps)
+	}
+
+	settings := []dp.Option{
+		dp.WithStrategy(o.strategy),
+		dp.Seed(o.seed),
+		dp.WithSchedule(nn.OneCycle(s.planned)),
+		dp.WithLogger(slog.New(slog.NewTextHandler(c.notes, nil))),
+	}
+	if o.devices != nil {
+		settings = append(settings, dp.DeviceIDs(o.devices...))
+	}
+	if s.trainer, err = dp.New(s.model, nn.CrossEntropy(), nn.SGD(o.lr, nn.Momentum(0.9)), settings...); err != nil {
+		return nil, deviceError(err, o)
+	}
+	return s, nil
+}
+
+// run trains for the planned steps, with a test after each epoch and at the end.
+func (s *session) run(ctx context.Context) error {
+	if err := s.introduce(); err != nil {
+		return err
+	}
+	begin := time.Now()
+	for epoch := 0; s.reached.steps < s.planned; epoch++ {
+		if err := s.epoch(ctx, epoch); err != nil {
+			return err
+		}
+		if err := s.conclude(ctx); err != nil {
+			return err
+		}
+	}
+	s.console.resultf("test accuracy %.2f %% after %d steps in %.1f s", 100*s.reached.accuracy, s.reached.steps, time.Since(begin).Seconds())
+	return nil
+}
+
+// introduce says what is about to be trained, and where.
+func (s *session) introduce() error {
+	params, err := nn.NamedParameters(s.model)
+	if err != nil {
+		return err
+	}
+	size := 0
+	for _, p := range params {
+		size += p.Parameter.Size()
+	}
+	where := cudaops.String(dp.Host)
+	if ids := s.trainer.Devices(); ids[0] != dp.Host {
+		names := make([]string, len(ids))
+		for i, id := range ids {
+			names[i] = cudaops.String(id)
+		}
+		where = strings.Join(names, ", ")
+		if len(ids) > 1 {
+			where = fmt.Sprintf("%s (%s)", where, s.trainer.Strategy())
+		}
+	}
+	s.console.resultf("training %s, %d parameters, on %s: %d images, %d a step", s.opts.model, size, where, s.train.Samples(), s.opts.batchSize)
+	return nil
+}
+
+// epoch trains on every image once, in an order that the seed and the epoch's number fix, or until the planned steps are done.
+func (s *session) epoch(ctx context.Context, epoch int) error {
+	r := &s.reached
+	steps := min(s.train.Batches(), s.planned-r.steps)
+	title := fmt.Sprintf("epoch %d/%d", epoch+1, s.opts.epochs)
+	m := s.console.meter(title, steps, min(steps*s.opts.batchSize, s.train.Samples()))
+	defer m.stop()
+
+	begin, busy := time.Now(), r.busy
+	for batch, err := range s.train.Epoch(ctx, epoch) {
+		if err != nil {
+			return err
+		}
+		loss, err := s.trainer.Step(ctx, batch.X, batch.Y)
+		if err != nil {
+			return err
+		}
+		r.loss = loss
+		r.steps++
+		r.images += batch.Len()
+		r.busy = busy + time.Since(begin)
+		if r.steps == 1 {
+			r.firstStep, r.firstImages, r.firstBusy = time.Since(started), r.images, r.busy
+		}
+		if math.IsNaN(loss) || math.IsInf(loss, 0) {
+			return fmt.Errorf("training has diverged: the loss of step %d is %v: try a smaller --lr than %v", r.steps, loss, s.opts.lr)
+		}
+		m.step(batch.Len(), loss)
+		if r.steps == s.planned {
+			break
+		}
+	}
+	if steps == s.train.Batches() {
+		r.epochs++
+	}
+	return nil
+}
+
+// conclude tests the model as it is, and prints a line about it.
+func (s *session) conclude(ctx context.Context) error {
+	r := &s.reached
+	if r.tested == r.steps {
+		return nil // tested as it is, or not even begun
+	}
+	accuracy, err := s.accuracy(ctx)
+	if err != nil {
+		return err
+	}
+	r.accuracy, r.tested = accuracy, r.steps
+	s.console.resultf("step %d/%d  loss %.4f  test accuracy %.2f %%  %.0f images/s", r.steps, s.planned, r.loss, 100*r.accuracy, r.imagesPerSecond())
+	return nil
+}
+
+// accuracy is the share of the test images that the model reads rightly.
+func (s *session) accuracy(ctx context.Context) (float64, error) {
+	right := 0
+	for batch, err := range s.test.Epoch(ctx, 0) {
+		if err != nil {
+			return 0, err
+		}
+		logits, err := s.trainer.Forward(ctx, batch.X)
+		if err != nil {
+			return 0, err
+		}
+		right += countRight(logits, batch.Y)
+	}
+	return float64(right) / float64(s.test.Samples()), nil
+}
+
+// countRight counts the rows of logits [N, 10] that are largest at the label.
+func countRight(logits, labels *tensor.Dense) int {
+	right, all := 0, logits.Float32s()
+	for i, label := range labels.Int32s() {
+		best, row := 0, all[i*classes:(i+1)*classes]
+		for k, v := range row {
+			if v > row[best] {
+				best = k
+			}
+		}
+		if best == int(label) {
+			right++
+		}
+	}
+	return right
+}
+
+// whatNext follows a run without flags.
+const whatNext = `
+What to try next:
+  TANDEM_SIM_CARDS=4 go run ./examples/mnist
+      the same on four cards, simulated on the host
+  TANDEM_SIM_CARDS=4 go run ./examples/mnist --devices 0,2,3 --strategy sharded
+      three of them, each updating its part of the parameters
+  go run ./examples/mnist --model cnn --report run.json
+      a convolutional network; what was reached goes to a file
+  go run ./examples/mnist --help`
