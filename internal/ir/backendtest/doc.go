@@ -28,5 +28,5 @@
 // # Failures
 //
 // Every case has its own random numbers and prints their seed when it fails; with TANDEM_SEED set to it, the same numbers come again
-// (run that case alone, with -run).
+// (run that case alone, with -run). With -short, as under the race detector, large shapes and most random graphs are left out.
 package backendtest

@@ -3,6 +3,7 @@ package backendtest
 import (
 	"fmt"
 	"math"
+	"testing"
 
 	"github.com/tandem-train/tandem/internal/ir"
 	"github.com/tandem-train/tandem/internal/ir/ref"
@@ -11,7 +12,11 @@ import (
 // randomCases are graphs drawn at random: what fusing, views, sharing and planning make of ops in any company.
 func randomCases() []testCase {
 	var cases []testCase
-	for i := range 60 {
+	n := 60
+	if testing.Short() {
+		n = 10
+	}
+	for i := range n {
 		cases = append(cases, testCase{fmt.Sprintf("graph %d", i), drawGraph})
 	}
 	return cases

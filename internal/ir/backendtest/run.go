@@ -172,6 +172,9 @@ func number(dtype ir.DType, w uint32) float64 {
 func (s *suite) conforms(t *testing.T, build func(b *draft)) {
 	b := newDraft(t)
 	build(b)
+	if b.large && testing.Short() {
+		t.Skip("large")
+	}
 	for _, p := range b.parts {
 		if p.Graph != nil && p.Graph.Err() != nil {
 			t.Fatalf("the case is wrong: %v", p.Graph.Err())
