@@ -168,6 +168,11 @@ func (p *part) overwritten(s *Slot) bool {
 	return false
 }
 
+func readsSlot(v *Value, s *Slot) bool {
+	r, ok := v.Op.(Read)
+	return ok && overlaps(r.Slot, s)
+}
+
 func overlaps(a, b *Slot) bool {
 	return a.Region == b.Region && a.Offset < b.End() && b.Offset < a.End()
 }
@@ -177,23 +182,21 @@ func overlaps(a, b *Slot) bool {
 func (p *part) orderAfterReaders(u *unit, s *Slot) bool {
 	var before []*unit
 	for _, r := range p.f.units() {
-		for _, w := range p.f.loads(r) {
-			read, ok := w.base.Op.(Read)
-			if !ok || !overlaps(read.Slot, s) {
-				continue
+		if !slices.ContainsFunc(p.f.needsOf(r), func(v *Value) bool { return readsSlot(v, s) }) {
+			continue
+		}
+		if r != u {
+			p.f.search++
+			if p.f.reaches(r, u) {
+				return false
 			}
-			switch {
-			case r == u:
-				// In place: element by element, or not at all.
-				if !isFused(u) || !w.whole() || read.Slot.Offset != s.Offset || !w.shape.Equal(u.root.Shape) {
-					return false
-				}
-			default:
-				p.f.search++
-				if p.f.reaches(r, u) {
-					return false
-				}
-				before = append(before, r)
+			before = append(before, r)
+			continue
+		}
+		// In place: element by element, or not at all.
+		for _, w := range p.f.loads(u) {
+			if readsSlot(w.base, s) && (!isFused(u) || !w.whole() || w.base.Op.(Read).Slot.Offset != s.Offset || !w.shape.Equal(u.root.Shape)) {
+				return false
 			}
 		}
 	}

@@ -155,3 +155,32 @@ func TestMistakesAreNamed(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkCompile compiles a chain of as many layers as a large transformer has ops.
+func BenchmarkCompile(b *testing.B) {
+	const layers = 300
+	build := func() *Graph {
+		var g Graph
+		h := g.Read(&Slot{Region: Input, Name: "x", Shape: Of(64, 32)})
+		first := h
+		for i := range layers {
+			w := g.Read(&Slot{Region: Params, Name: "w", Offset: 1024 * i, Shape: Of(32, 32)})
+			y := g.MatMul(h, w)
+			h = g.Plus(h, g.Times(y, g.Map(Sigmoid, g.Scale(y, 1.7))))
+			mean := g.Scale(g.Reduce(Sum, h, 1), 1./32)
+			h = g.Minus(h, mean)
+		}
+		d := h
+		for range layers {
+			d = g.Times(d, g.Plus(g.Map(Tanh, d), first))
+			d = g.MatMul(d, g.Const(1, 32, 32))
+		}
+		g.Store(&Slot{Region: Output, Name: "out", Shape: Of(64, 32)}, d)
+		return &g
+	}
+	for b.Loop() {
+		if _, err := Compile("chain", [NumRegions]int{Params: 1024 * layers}, Part{Graph: build()}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -13,8 +13,9 @@ type unit struct {
 	result  *Value   // not Fused: the value it leaves in memory
 	bias    *view    // the epilogue's vector
 	relu    bool
-	after   []*unit // units that must run before this one though it reads nothing of theirs
-	min     int     // smallest and largest ID of what it computes
+	needs   []*Value // what it reads from memory, and what it read before a merge made it its own
+	after   []*unit  // units that must run before this one though it reads nothing of theirs
+	min     int      // smallest and largest ID of what it computes
 	max     int
 	mark    int      // for searches
 	pos     int      // position in the schedule
@@ -229,11 +230,12 @@ func (f *fuser) merge(a, b *unit) {
 		}
 	}
 	f.search++
-	for _, p := range f.preds(b) {
-		if p != a && f.reaches(p, a) {
+	for _, v := range f.needsOf(b) {
+		if p := f.unit[v]; p != nil && p != a && p != b && f.reaches(p, a) {
 			return
 		}
 	}
+	a.needs = append(f.needsOf(a), f.needsOf(b)...)
 	a.members = append(a.members, b.members...)
 	slices.SortFunc(a.members, func(x, y *Value) int { return x.ID - y.ID })
 	a.min, a.max = min(a.min, b.min), max(a.max, b.max)
@@ -253,12 +255,28 @@ func (f *fuser) reaches(u, target *unit) bool {
 		return false
 	}
 	u.mark = f.search
-	for _, p := range f.preds(u) {
+	for _, v := range f.needsOf(u) {
+		if p := f.unit[v]; p != nil && p != u && f.reaches(p, target) {
+			return true
+		}
+	}
+	for _, p := range u.after {
 		if f.reaches(p, target) {
 			return true
 		}
 	}
 	return false
+}
+
+// needsOf lists the values that u reads from memory. From the first call on u only grows by merging.
+func (f *fuser) needsOf(u *unit) []*Value {
+	if u.needs == nil {
+		u.needs = make([]*Value, 0, 4)
+		for _, w := range f.loads(u) {
+			u.needs = append(u.needs, w.base)
+		}
+	}
+	return u.needs
 }
 
 // loads lists the values that u reads from memory, as views.
@@ -318,8 +336,8 @@ func (f *fuser) inlined(u *unit, a *Value) bool {
 // preds lists the units that must run before u.
 func (f *fuser) preds(u *unit) []*unit {
 	out := slices.Clone(u.after)
-	for _, w := range f.loads(u) {
-		if p := f.unit[w.base]; p != nil && p != u {
+	for _, v := range f.needsOf(u) {
+		if p := f.unit[v]; p != nil && p != u {
 			out = append(out, p)
 		}
 	}
