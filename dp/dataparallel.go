@@ -55,7 +55,11 @@ func New(model nn.Module, loss nn.Loss, opt nn.Optimizer, opts ...Option) (*Data
 	if err := t.cfg.resolve(); err != nil {
 		return nil, err
 	}
-	for _, part := range []any{loss, opt, t.cfg.schedule} {
+	parts := []any{loss, opt, t.cfg.schedule}
+	for _, c := range t.cfg.clip {
+		parts = append(parts, c)
+	}
+	for _, part := range parts {
 		if v, ok := part.(interface{ Validate() error }); ok {
 			if err := v.Validate(); err != nil {
 				return nil, err
