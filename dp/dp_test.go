@@ -229,7 +229,7 @@ func TestNewRefuses(t *testing.T) {
 		opts  []dp.Option
 		want  []string
 	}{
-		{"a card that is not there", mlp(), []dp.Option{dp.DeviceIDs(1, 4)}, []string{"Invalid device id", "cuda:0 = physical card 3, primary", "0 to 3"}},
+		{"a card that is not there", mlp(), []dp.Option{dp.DeviceIDs(1, 4)}, []string{"Invalid device id", "cuda:0 = physical card 3, primary", "0 to 3", "dp.DeviceIDs(0, 1)"}},
 		{"a negative card", mlp(), []dp.Option{dp.DeviceIDs(-1)}, []string{"Invalid device id"}},
 		{"an output card that is not there", mlp(), []dp.Option{dp.OutputDevice(7)}, []string{"output_device 7", "Invalid device id"}},
 		{"a card twice", mlp(), []dp.Option{dp.DeviceIDs(0, 2, 0)}, []string{"[0, 2, 0]", "card 0 twice"}},

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/tandem-train/tandem/cudaops"
@@ -124,7 +126,7 @@ func (c *config) resolve() error {
 			continue
 		}
 		if _, err := cudaops.DeviceProperties(id); err != nil {
-			return fmt.Errorf("dp: device_ids %s: %w", list(c.ids), err)
+			return fmt.Errorf("dp: device_ids %s: %w%s", list(c.ids), err, working(len(c.ids), len(cards)))
 		}
 		if slices.Contains(c.ids[:i], id) {
 			return &DuplicateDeviceError{IDs: c.ids, ID: id}
@@ -160,6 +162,18 @@ func (c *config) resolve() error {
 		}
 	}
 	return nil
+}
+
+// working shows a call that works in the place of one that names n cards, of which there are only so many.
+func working(n, cards int) string {
+	if cards == 0 {
+		return ""
+	}
+	ids := make([]string, min(n, cards))
+	for i := range ids {
+		ids[i] = strconv.Itoa(i)
+	}
+	return fmt.Sprintf("; a call that works: dp.DeviceIDs(%s)", strings.Join(ids, ", "))
 }
 
 // defaultSeed is what cards start with, too.
