@@ -81,7 +81,7 @@ func TestConv2d(t *testing.T) {
 	forPools(t, func(t *testing.T, p *Pool, r *rand.Rand) []float32 {
 		var all []float32
 		shapes := append([]Conv2dShape(nil), convShapes...)
-		for range 25 {
+		for range 12 {
 			shapes = append(shapes, randomConv(r))
 		}
 		for i, s := range shapes {

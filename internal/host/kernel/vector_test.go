@@ -321,7 +321,7 @@ func TestShortOperandPanics(t *testing.T) {
 				t.Error("an operand shorter than dst was accepted")
 			}
 		}()
-		v.Add.VV(make([]float32, 9), make([]float32, 9), make([]float32, 8, 8))
+		v.Add.VV(make([]float32, 9), make([]float32, 9), make([]float32, 8))
 	})
 }
 
