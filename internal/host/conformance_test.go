@@ -1,0 +1,18 @@
+package host_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/tandem-train/tandem/internal/host"
+	"github.com/tandem-train/tandem/internal/ir"
+	"github.com/tandem-train/tandem/internal/ir/backendtest"
+)
+
+func TestConformance(t *testing.T) {
+	for _, threads := range []int{1, 3} {
+		t.Run(fmt.Sprintf("%d threads", threads), func(t *testing.T) {
+			backendtest.Run(t, func(*testing.T) ir.Device { return host.Open(threads) }, backendtest.NoAllocs())
+		})
+	}
+}
