@@ -129,13 +129,13 @@ type Conv2d struct {
 	kBlocks int
 	gn      int // the places of an image are cut into that many tasks
 	ws      []convWorker
-	weights func(group int) panels // of the run in progress
+	weights func(group, block int) panels // of the run in progress
 
 	packBody, body func(worker, part int)
 
 	y, x, bias []float32
 	relu       bool
-	strided    []stridedPanels // of the weights, one a group
+	strided    []stridedPanels // of the weights, one a group and block of K: they are packed at the same time
 }
 
 type convWorker struct {
@@ -147,18 +147,19 @@ type convWorker struct {
 func NewConv2d(pool *Pool, shape Conv2dShape) *Conv2d {
 	g := newGeometry(shape)
 	k := pool.kern
-	c := &Conv2d{pool: pool, g: g, ws: make([]convWorker, pool.threads), strided: make([]stridedPanels, g.Groups)}
+	c := &Conv2d{pool: pool, g: g, ws: make([]convWorker, pool.threads)}
 	_, c.gn = grid(k, pool.threads, g.ok, g.places, g.taps, g.N*g.Groups, 1)
 	c.block = newBlocking(k, g.ok, ceilDiv(ceilDiv(g.places, k.nr), c.gn)*k.nr, g.taps)
 	c.kBlocks = ceilDiv(g.taps, c.block.kc)
 	pool.reserve(c.block.scratch()+g.paddedSize(), g.Groups*c.kBlocks*c.block.packedSize(g.ok))
+	c.strided = make([]stridedPanels, g.Groups*c.kBlocks)
 	for i := range c.strided {
 		c.strided[i] = stridedPanels{kern: k, across: g.taps, along: 1}
 	}
 	for i := range c.ws {
 		c.ws[i].patches = patchPanels{kern: k, g: g}
 	}
-	c.weights = func(group int) panels { return &c.strided[group] }
+	c.weights = func(group, block int) panels { return &c.strided[group*c.kBlocks+block] }
 	c.packBody, c.body = c.pack, c.task
 	return c
 }
@@ -170,7 +171,7 @@ func (c *Conv2d) Run(y, x, w, bias []float32, relu bool) {
 		checkLen("bias of a convolution", bias, c.g.Out)
 	}
 	for i := range c.strided {
-		c.strided[i].data = w[i*c.g.ok*c.g.taps:]
+		c.strided[i].data = w[i/c.kBlocks*c.g.ok*c.g.taps:]
 	}
 	c.run(y, x, bias, relu)
 	for i := range c.strided {
@@ -196,7 +197,7 @@ func (c *Conv2d) packed(group int) []float32 {
 
 func (c *Conv2d) pack(_, part int) {
 	group, block := part/c.kBlocks, part%c.kBlocks
-	c.block.packAll(c.packed(group), c.g.ok, c.g.taps, block, c.weights(group))
+	c.block.packAll(c.packed(group), c.g.ok, c.g.taps, block, c.weights(group, block))
 }
 
 func (c *Conv2d) task(worker, part int) {

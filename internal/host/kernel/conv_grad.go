@@ -41,13 +41,13 @@ func NewConv2dGradX(pool *Pool, shape Conv2dShape) *Conv2dGradX {
 		for i := range c.turned {
 			c.turned[i] = turnedWeights{area: g.Kernel[0] * g.Kernel[1], ck: g.ck}
 		}
-		c.conv.weights = func(group int) panels { return &c.turned[group] }
+		c.conv.weights = func(group, _ int) panels { return &c.turned[group] }
 		return c
 	}
 	c.block = newBlocking(k, g.taps, g.places, g.ok)
 	c.kBlocks = ceilDiv(g.ok, c.block.kc)
 	pool.reserve(c.block.scratch()+g.taps*g.places, g.Groups*c.kBlocks*c.block.packedSize(g.taps))
-	c.strided = make([]stridedPanels, g.Groups)
+	c.strided = make([]stridedPanels, g.Groups*c.kBlocks)
 	for i := range c.strided {
 		c.strided[i] = stridedPanels{kern: k, across: 1, along: g.taps}
 	}
@@ -76,7 +76,7 @@ func (c *Conv2dGradX) Run(dx, w, dy []float32) {
 	checkLen("gradient of a convolution's input", dx, g.N*g.Groups*g.inSize)
 	checkLen("gradient of a convolution's output", dy, g.N*g.Groups*g.ySize)
 	for i := range c.strided {
-		c.strided[i].data = w[i*g.ok*g.taps:]
+		c.strided[i].data = w[i/c.kBlocks*g.ok*g.taps:]
 	}
 	c.dx, c.dy = dx, dy
 	c.pool.Run(g.Groups*c.kBlocks, c.packBody)
@@ -94,7 +94,7 @@ func (c *Conv2dGradX) packed(group int) []float32 {
 
 func (c *Conv2dGradX) pack(_, part int) {
 	group, block := part/c.kBlocks, part%c.kBlocks
-	c.block.packAll(c.packed(group), c.g.taps, c.g.ok, block, &c.strided[group])
+	c.block.packAll(c.packed(group), c.g.taps, c.g.ok, block, &c.strided[part])
 }
 
 func (c *Conv2dGradX) task(worker, i int) {
