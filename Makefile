@@ -1,0 +1,111 @@
+# Everything that is checked, measured or generated here. `make` lists the targets; `make test` is what CI runs.
+
+SHELL       := bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS   += --no-print-directory
+
+# Stamping binaries with the commit fails where git distrusts the owner of the checkout.
+export GOFLAGS := $(GOFLAGS) -buildvcs=false
+
+GOLANGCI_VERSION := 2.15.0
+GOLANGCI         := build/bin/golangci-lint
+
+FUZZTIME ?= 3s
+COUNT    ?= 6
+
+# The parts of `make test`, the quick ones first.
+STAGES := build vet generated lint fuzz mnist unit noasm race
+
+# Packages whose tests mean something on a machine with cards.
+GPU_PACKAGES := ./cudaops ./dp ./dp/comm ./internal/host ./internal/host/kernel ./nn
+
+# about prints what a target does: the text after ## on its line below.
+about = sed -n 's/^$(1):.*\#\# *//p' Makefile
+
+# verbose runs go test -v, keeps all it says in build/log, and shows the line of each test and package. When a test fails, it
+# shows all.
+define verbose
+@mkdir -p build/log
+@$(1) -v $(2) >build/log/$@ 2>&1 && grep -E '^(--- |ok )' build/log/$@ || { cat build/log/$@; exit 1; }
+endef
+
+.PHONY: help test bench gpu clean tools $(STAGES)
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## */\1\t/p' Makefile | column -t -s "$$(printf '\t')"
+
+test: ## run every check that CI runs: all targets from build to race below
+	@failed=; table=; begin=$$SECONDS; \
+	for stage in $(STAGES); do \
+		echo "==> $$stage: $$($(call about,$$stage))"; \
+		start=$$SECONDS; result=ok; \
+		$(MAKE) $$stage || { result=FAILED; failed+=" $$stage"; }; \
+		echo "<== $$stage: $$result in $$((SECONDS - start)) s"; \
+		table+=$$(printf '%-10s %-6s %4d s' $$stage $$result $$((SECONDS - start)))$$'\n'; \
+		if [[ $$result == FAILED && $$stage == build ]]; then break; fi; \
+	done; \
+	printf '\n%s%-10s %-6s %4d s\n' "$$table" total '' $$((SECONDS - begin)); \
+	if [[ $$failed ]]; then echo "failed:$$failed"; exit 1; fi
+
+build: ## compile everything without cgo, then with it
+	CGO_ENABLED=0 go build ./...
+	CGO_ENABLED=1 go build ./...
+
+vet: ## go vet with the assembly and without it
+	go vet ./...
+	go vet -tags noasm ./internal/host/...
+
+generated: ## see that generated code is what its generator writes today
+	@old=$$(mktemp -d); trap 'rm -rf "$$old"' EXIT; \
+	cp internal/host/kernel/gen_* "$$old"; \
+	(cd internal/host/kernel && go generate .); \
+	for f in internal/host/kernel/gen_*; do diff -u "$$old/$$(basename "$$f")" "$$f"; done \
+	|| { echo "generated code was stale; it is fresh now: commit it"; exit 1; }
+
+lint: tools ## run golangci-lint with .golangci.yml
+	$(GOLANGCI) run ./...
+
+tools: ## install the linter into build/bin, where it is missing or of another version
+	@if [[ $$($(GOLANGCI) version --short 2>/dev/null) != $(GOLANGCI_VERSION) ]]; then \
+		echo "installing golangci-lint $(GOLANGCI_VERSION) into build/bin (some minutes)"; \
+		GOBIN=$(CURDIR)/build/bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(GOLANGCI_VERSION); \
+	fi
+
+fuzz: ## run every fuzz target for FUZZTIME (3s)
+	@grep -r --include='*_test.go' -o '^func Fuzz[A-Za-z0-9_]*' . | sort | while IFS=: read -r file func; do \
+		go test -run '^$$' -fuzz "^$${func#func }\$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" </dev/null; \
+	done
+
+mnist: ## train on real MNIST for an epoch, on the host and on three simulated cards, and look at the accuracy
+	@mkdir -p build/mnist
+	go build -o build/mnist/ ./examples/mnist
+	build/mnist/mnist --epochs 1 --no-progress --report build/mnist/host.json
+	TANDEM_SIM_CARDS=4 build/mnist/mnist --epochs 1 --no-progress --devices 0,2,3 --report build/mnist/cards.json
+	@for f in host cards; do \
+		accuracy=$$(sed -n 's/.*"test_accuracy": *\([0-9.]*\).*/\1/p' build/mnist/$$f.json); \
+		awk -v a="$$accuracy" -v f=$$f 'BEGIN { print f ": test accuracy " a; exit !(a >= 0.96) }' \
+			|| { echo "mnist: $$f: below 0.96"; exit 1; }; \
+	done
+
+unit: ## all tests, without cgo
+	$(call verbose,CGO_ENABLED=0 go test,./...)
+
+noasm: ## tests of the host's kernels and of its executor in plain Go
+	go test -tags noasm ./internal/host/...
+
+race: ## all tests under the race detector, without the largest shapes
+	$(call verbose,go test -race -short,./...)
+
+bench: ## time training steps and kernels on this machine
+	go run ./benchmarks --suite host
+
+gpu: ## put stripped test and benchmark binaries for a machine with cards, but no Go, into build/gpu
+	@rm -rf build/gpu; mkdir -p build/gpu
+	CGO_ENABLED=0 go test -c -trimpath -ldflags '-s -w' -o build/gpu/ $(GPU_PACKAGES)
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o build/gpu/ ./benchmarks ./examples/mnist
+	@cp internal/tools/gpurun build/gpu/run
+	@cp -r nn/testdata build/gpu/
+	@du -sh build/gpu
+
+clean: ## remove build, where all of the above write
+	rm -rf build
