@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 )
@@ -115,7 +116,7 @@ func (p *Pool) Run(parts int, body func(worker, part int)) {
 		}
 	}
 	if !p.work(0) {
-		<-p.done
+		p.awaitDone()
 	}
 	p.body = nil
 	p.running.Store(false)
@@ -134,20 +135,47 @@ func (p *Pool) work(worker int) (last bool) {
 	return last
 }
 
-// spins is how often an idle worker looks for new parts before it sleeps: a few microseconds, in which most programs
-// have their next loop ready; waking a sleeper takes longer.
-const spins = 10000
+// Waking a sleeping thread takes 5 to 50 microseconds, so whoever has nothing to do first looks around for about as
+// long: rounds times, letting other goroutines run after each, for looks atomic loads.
+const (
+	rounds = 20
+	looks  = 1000
+)
 
 // serve is a worker goroutine's life.
 func (p *Pool) serve(worker int, wake <-chan struct{}) {
 	for range wake {
-		for idle := 0; idle < spins; idle++ {
-			if p.unclaimed.Load() > 0 {
-				if p.work(worker) {
-					p.done <- struct{}{}
-				}
-				idle = 0
+		for p.awaitParts() {
+			if p.work(worker) {
+				p.done <- struct{}{}
 			}
 		}
 	}
+}
+
+// awaitParts looks around for parts to do.
+func (p *Pool) awaitParts() bool {
+	for range rounds {
+		for range looks {
+			if p.unclaimed.Load() > 0 {
+				return true
+			}
+		}
+		runtime.Gosched()
+	}
+	return false
+}
+
+// awaitDone looks around for the end of the other workers' parts, and sleeps if it does not come soon.
+func (p *Pool) awaitDone() {
+	for range rounds {
+		for range looks {
+			if p.undone.Load() == 0 {
+				<-p.done
+				return
+			}
+		}
+		runtime.Gosched()
+	}
+	<-p.done
 }
