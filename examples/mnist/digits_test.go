@@ -8,10 +8,11 @@ import (
 )
 
 func TestDigits(t *testing.T) {
-	train, test, err := loadDigits("")
+	whole, err := wholeMNIST()
 	if err != nil {
 		t.Fatal(err)
 	}
+	train, test := whole[0], whole[1]
 	if train.Len() != 60000 || test.Len() != 10000 {
 		t.Errorf("%d and %d images, want 60000 and 10000", train.Len(), test.Len())
 	}

@@ -11,13 +11,13 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.uber.org/goleak"
 
 	"github.com/tandem-train/tandem/cudaops/cudaopstest"
-	"github.com/tandem-train/tandem/internal/idx"
 )
 
 func TestMain(m *testing.M) {
@@ -78,10 +78,16 @@ func checkStatus(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
+// wholeMNIST is read once for all tests.
+var wholeMNIST = sync.OnceValues(func() (sets [2]*digits, err error) {
+	sets[0], sets[1], err = loadDigits("")
+	return sets, err
+})
+
 // smallMNIST is a folder with the first training images and 500 test images: little to read and to test.
 func smallMNIST(t *testing.T, trainImages int) string {
 	t.Helper()
-	train, test, err := loadDigits("")
+	whole, err := wholeMNIST()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,12 +105,9 @@ func smallMNIST(t *testing.T, trainImages int) string {
 		name string
 		set  *digits
 		n    uint32
-	}{{"train", train, uint32(trainImages)}, {"t10k", test, 500}} {
+	}{{"train", whole[0], uint32(trainImages)}, {"t10k", whole[1], 500}} {
 		write(part.name+"-images-idx3-ubyte", part.set.images[:part.n*imageSize], part.n, side, side)
 		write(part.name+"-labels-idx1-ubyte", part.set.labels[:part.n], part.n)
-	}
-	if _, _, _, _, err := idx.MNIST(dir); err != nil {
-		t.Fatal(err)
 	}
 	return dir
 }
