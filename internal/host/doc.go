@@ -27,7 +27,7 @@
 //
 // # Errors
 //
-// Run's errors name program and step and wrap the cause: "host: train: step 12 conv1 (Conv2d): ...". A context that ends is noticed
-// between steps, up to the first step that writes parameters or optimizer state; from there on the run goes to its end, so that they
-// are never half written. [ir.IndexError] comes out of errors.As.
+// Run's errors name program and step and wrap the cause: "host: train: step 12 conv1 (Conv2d): ...". A context that ends is
+// noticed between steps, as long as the run may still stop without leaving parameters half updated; see [ir.Executable]. An
+// [ir.IndexError] comes out of errors.As.
 package host
