@@ -9,14 +9,16 @@ import (
 
 var convShapes = []Conv2dShape{
 	{N: 2, C: 1, H: 5, W: 5, Out: 1, Kernel: [2]int{1, 1}, Stride: [2]int{1, 1}, Dilation: [2]int{1, 1}, Groups: 1},
-	{N: 3, C: 1, H: 28, W: 28, Out: 32, Kernel: [2]int{3, 3}, Stride: [2]int{1, 1}, Dilation: [2]int{1, 1}, Groups: 1},
-	{N: 2, C: 32, H: 26, W: 26, Out: 40, Kernel: [2]int{3, 3}, Stride: [2]int{1, 1}, Dilation: [2]int{1, 1}, Groups: 1},
+	{N: 3, C: 1, H: 14, W: 28, Out: 32, Kernel: [2]int{3, 3}, Stride: [2]int{1, 1}, Dilation: [2]int{1, 1}, Groups: 1},
+	{N: 2, C: 32, H: 8, W: 26, Out: 40, Kernel: [2]int{3, 3}, Stride: [2]int{1, 1}, Dilation: [2]int{1, 1}, Groups: 1},
 	{N: 19, C: 3, H: 9, W: 17, Out: 5, Kernel: [2]int{3, 5}, Stride: [2]int{1, 1}, Padding: [2]int{1, 2}, Dilation: [2]int{1, 1}, Groups: 1},
 	{N: 2, C: 4, H: 13, W: 11, Out: 6, Kernel: [2]int{3, 3}, Stride: [2]int{2, 2}, Padding: [2]int{1, 1}, Dilation: [2]int{1, 1}, Groups: 2},
 	{N: 1, C: 3, H: 20, W: 41, Out: 7, Kernel: [2]int{3, 2}, Stride: [2]int{2, 1}, Padding: [2]int{0, 1}, Dilation: [2]int{2, 3}, Groups: 1},
 	{N: 2, C: 6, H: 8, W: 8, Out: 6, Kernel: [2]int{3, 3}, Stride: [2]int{1, 1}, Padding: [2]int{1, 1}, Dilation: [2]int{1, 1}, Groups: 6},
 	{N: 1, C: 2, H: 4, W: 3, Out: 3, Kernel: [2]int{2, 1}, Stride: [2]int{1, 1}, Padding: [2]int{3, 2}, Dilation: [2]int{1, 1}, Groups: 1},
 	{N: 1, C: 70, H: 7, W: 7, Out: 9, Kernel: [2]int{3, 3}, Stride: [2]int{1, 3}, Padding: [2]int{1, 1}, Dilation: [2]int{1, 1}, Groups: 1},
+	{N: 1, C: 128, H: 4, W: 5, Out: 70, Kernel: [2]int{3, 3}, Stride: [2]int{1, 1}, Padding: [2]int{1, 1}, Dilation: [2]int{1, 1}, Groups: 1}, // weights packed in blocks, at the same time
+	{N: 2, C: 2, H: 4, W: 5, Out: 600, Kernel: [2]int{1, 1}, Stride: [2]int{2, 1}, Dilation: [2]int{1, 1}, Groups: 2},
 }
 
 func randomConv(r *rand.Rand) Conv2dShape {
