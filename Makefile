@@ -10,8 +10,7 @@ export GOFLAGS := $(GOFLAGS) -buildvcs=false
 GOLANGCI_VERSION := 2.15.0
 GOLANGCI         := build/bin/golangci-lint
 
-FUZZTIME ?= 3s
-COUNT    ?= 6
+FUZZTIME         ?= 3s
 
 # The parts of `make test`, the quick ones first.
 STAGES := build vet generated lint fuzz mnist unit noasm race
@@ -99,13 +98,14 @@ race: ## all tests under the race detector, without the largest shapes
 bench: ## time training steps and kernels on this machine
 	go run ./benchmarks --suite host
 
-gpu: ## put stripped test and benchmark binaries for a machine with cards, but no Go, into build/gpu
+gpu: ## put stripped test and benchmark binaries for a machine with cards, but no Go, into build/gpu and build/gpu.tar.gz
 	@rm -rf build/gpu; mkdir -p build/gpu
 	CGO_ENABLED=0 go test -c -trimpath -ldflags '-s -w' -o build/gpu/ $(GPU_PACKAGES)
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o build/gpu/ ./benchmarks ./examples/mnist
 	@cp internal/tools/gpurun build/gpu/run
 	@cp -r nn/testdata build/gpu/
-	@du -sh build/gpu
+	tar -czf build/gpu.tar.gz -C build gpu
+	@ls -lh build/gpu.tar.gz
 
 clean: ## remove build, where all of the above write
 	rm -rf build
