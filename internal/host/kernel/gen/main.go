@@ -12,7 +12,7 @@ import (
 	"fmt"
 	"os"
 
-	. "github.com/mmcloughlin/avo/build" //nolint:revive // avo programs read as assembly
+	. "github.com/mmcloughlin/avo/build"
 )
 
 func main() {
