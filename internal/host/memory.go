@@ -74,8 +74,8 @@ func (m *memory) ints(o ir.Operand) ([]int32, error) {
 	return part(&m.i, o)
 }
 
-// bits is o's memory as 32-bit words, for steps that only move them.
-func (m *memory) bits(o ir.Operand) ([]int32, error) { return part(&m.i, o) }
+// bits is o's memory for steps that only move elements, whatever they are: 32 bits in the guise of a float32.
+func (m *memory) bits(o ir.Operand) ([]float32, error) { return part(&m.f, o) }
 
 // contiguous is the memory of a row-major f32 operand.
 func (m *memory) contiguous(o ir.Operand) ([]float32, error) {
@@ -93,8 +93,8 @@ func (m *memory) contiguousInts(o ir.Operand) ([]int32, error) {
 	return m.ints(o)
 }
 
-// contiguousBits is the memory of a row-major operand as words.
-func (m *memory) contiguousBits(o ir.Operand) ([]int32, error) {
+// contiguousBits is the memory of a row-major operand of any type; see bits.
+func (m *memory) contiguousBits(o ir.Operand) ([]float32, error) {
 	if !o.Contiguous() {
 		return nil, notContiguous(o)
 	}
