@@ -289,7 +289,11 @@ func (remote) Len() int64   { return 400 }
 
 func TestMemory(t *testing.T) {
 	d := Open(1)
-	defer d.Close()
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	if _, err := d.Alloc(-1); err == nil {
 		t.Error("a negative size was allocated")
 	}
