@@ -10,6 +10,7 @@ import (
 // LimitSource names what sets a card's memory limit.
 type LimitSource int
 
+// What sets a limit.
 const (
 	LimitByCard     LimitSource = iota // the card's total memory: no cap is smaller
 	LimitByFraction                    // SetPerProcessMemoryFraction

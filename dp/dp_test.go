@@ -526,7 +526,6 @@ func TestFailingReplicaNamesItself(t *testing.T) {
 type cancelAt struct {
 	context.Context
 	left int
-	done chan struct{}
 }
 
 func (c *cancelAt) Err() error {

@@ -208,7 +208,7 @@ func (l *local) ended(ctx context.Context, op Op, missing []int) error {
 		waiting = " while waiting for " + names(missing)
 	}
 	err := ctx.Err()
-	if cause := context.Cause(ctx); cause != err {
+	if cause := context.Cause(ctx); cause != err { //nolint:errorlint // a cause that wraps err has more to say
 		return fmt.Errorf("comm: rank %d: %s%s: %w: %w", l.rank, op, waiting, err, cause)
 	}
 	return fmt.Errorf("comm: rank %d: %s%s: %w", l.rank, op, waiting, err)

@@ -94,7 +94,7 @@ func parseGzip(raw []byte) (*Array, error) {
 	}
 	data := make([]byte, want)
 	n, err := io.ReadFull(z, data)
-	if err == io.EOF || err == io.ErrUnexpectedEOF {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil, sizeError(dims, want, uint64(n))
 	}
 	if err != nil {
@@ -149,7 +149,7 @@ func readHeader(r io.Reader) (dims []int, size uint64, err error) {
 // readExactly fills a part of the header.
 func readExactly(r io.Reader, b []byte) error {
 	n, err := io.ReadFull(r, b)
-	if err == io.EOF || err == io.ErrUnexpectedEOF {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("truncated: the file ends %d bytes into a part of the header that has %d", n, len(b))
 	}
 	if err != nil {

@@ -88,7 +88,7 @@ func TestTrainingStepFuses(t *testing.T) {
 	if mem.Parameters != 512 || mem.Gradients != 512 || mem.OptimizerState != 512 {
 		t.Errorf("memory is %+v", mem)
 	}
-	if want := int64(roundUp(int64(p.Size[Work])*4, AllocUnit)); mem.Activations != want {
+	if want := roundUp(int64(p.Size[Work])*4, AllocUnit); mem.Activations != want {
 		t.Errorf("activations take %d, want %d", mem.Activations, want)
 	}
 }

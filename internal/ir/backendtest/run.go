@@ -16,7 +16,7 @@ import (
 // Option says what a backend promises beyond the interface.
 type Option func(*suite)
 
-// NoAllocs: after the first run of a program, a run allocates nothing on Go's heap.
+// NoAllocs says that after the first run of a program, a run allocates nothing on Go's heap.
 func NoAllocs() Option { return func(s *suite) { s.noAllocs = true } }
 
 // suite is one run of the conformance suite.
