@@ -8,6 +8,7 @@ import (
 
 	"gorgonia.org/tensor"
 
+	"github.com/tandem-train/tandem/cudaops"
 	"github.com/tandem-train/tandem/dp"
 	"github.com/tandem-train/tandem/dp/data"
 	"github.com/tandem-train/tandem/internal/host"
@@ -57,14 +58,16 @@ func step(ctx context.Context, b *bench, n net, batch int) (err error) {
 	defer func() { err = errors.Join(err, layers.Close()) }()
 	fns := []func() error{stepper(ctx, layers, x, y)}
 	if b.wants(gorgoniaPeer) {
-		model := n.natives()
-		natives, err := newTrainer(model, nn.LossFunc(nativeLoss))
-		if err != nil {
+		var (
+			model   = n.natives()
+			natives *dp.DataParallel
+			peer    *tape
+		)
+		if natives, err = newTrainer(model, nn.LossFunc(nativeLoss)); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, natives.Close()) }()
-		peer, err := newTape(model, x, oneHot, learningRate)
-		if err != nil {
+		if peer, err = newTape(model, x, oneHot, learningRate); err != nil { // its parameters are what natives has drawn
 			return err
 		}
 		defer func() { err = errors.Join(err, peer.close()) }()
@@ -93,10 +96,10 @@ func step(ctx context.Context, b *bench, n net, batch int) (err error) {
 // newTrainer prepares training on the host.
 func newTrainer(m nn.Module, loss nn.Loss) (*dp.DataParallel, error) {
 	t, err := dp.New(m, loss, nn.SGD(learningRate), dp.DeviceIDs(dp.Host), dp.Seed(1))
-	if err != nil {
-		return nil, fmt.Errorf("%w (cards in sight can be hidden: CUDA_VISIBLE_DEVICES=)", err)
+	if _, ok := errors.AsType[*cudaops.InvalidDeviceError](err); ok {
+		err = fmt.Errorf("this suite needs the host, which trains where no card is visible: hide them with CUDA_VISIBLE_DEVICES= (%w)", err)
 	}
-	return t, nil
+	return t, err
 }
 
 func stepper(ctx context.Context, t *dp.DataParallel, x, y tensor.Tensor) func() error {

@@ -13,7 +13,7 @@ import (
 func TestTapeTrainsTheSame(t *testing.T) {
 	for _, n := range []net{mlp, cnn} {
 		t.Run(n.name, func(t *testing.T) {
-			x, y, oneHot := samples(4)
+			x, y, oneHot := samples(2)
 			model := n.natives()
 			ours, err := newTrainer(model, nn.LossFunc(nativeLoss))
 			if err != nil {
