@@ -51,12 +51,14 @@ func steps(ctx context.Context, b *bench, n net, batches ...int) error {
 func step(ctx context.Context, b *bench, n net, batch int) (err error) {
 	b.log("%s: %s, batch %d", b.suite, n.name, batch)
 	x, y, oneHot := samples(batch)
+	mode := onCores(b.cores)
+	took := func(t timing) row { return stepTime(n.name, batch, mode, t) }
 	layers, err := newTrainer(n.layers(), nn.CrossEntropy())
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, layers.Close()) }()
-	fns := []func() error{stepper(ctx, layers, x, y)}
+	entrants := []entrant{{run: stepper(ctx, layers, x, y), row: took}}
 	if b.wants(gorgoniaPeer) {
 		var (
 			model   = n.natives()
@@ -71,25 +73,23 @@ func step(ctx context.Context, b *bench, n net, batch int) (err error) {
 			return err
 		}
 		defer func() { err = errors.Join(err, peer.close()) }()
-		fns = append(fns, stepper(ctx, natives, x, oneHot), func() error { _, err := peer.step(); return err })
+		entrants = append(entrants,
+			entrant{run: stepper(ctx, natives, x, oneHot), row: func(t timing) row {
+				return stepTime(n.name, batch, mode+", gorgonia's graph", t)
+			}},
+			entrant{peer: gorgoniaPeer, row: took, run: calls(func() error { _, err := peer.step(); return err })},
+		)
 	}
-	t, err := b.measure(ctx, fns...)
+	if b.torch != nil {
+		entrants = append(entrants, entrant{peer: torchPeer, row: took, run: b.torch.contender(n.name, batch, b.cores)})
+	}
+	reached, err := b.compare(ctx, entrants...)
 	if err != nil {
 		return err
 	}
-	mode := onCores(b.cores)
-	ours := stepTime(n.name, batch, mode, t[0])
-	images := speed(n.name, mode, "images", float64(batch), "images/s", t[0])
+	images := speed(n.name, mode, "images", float64(batch), "images/s", timing{reached[0].Value / 1e3, reached[0].spread})
 	images.Batch = &batch
-	if len(t) == 1 {
-		b.add(ours, images)
-		return nil
-	}
-	theirs := stepTime(n.name, batch, mode, t[2]).by(gorgoniaPeer)
-	b.add(
-		ours.against(gorgoniaPeer, theirs.Value), images,
-		stepTime(n.name, batch, mode+", gorgonia's graph", t[1]).against(gorgoniaPeer, theirs.Value), theirs,
-	)
+	b.add(images)
 	return nil
 }
 
@@ -102,11 +102,11 @@ func newTrainer(m nn.Module, loss nn.Loss) (*dp.DataParallel, error) {
 	return t, err
 }
 
-func stepper(ctx context.Context, t *dp.DataParallel, x, y tensor.Tensor) func() error {
-	return func() error {
+func stepper(ctx context.Context, t *dp.DataParallel, x, y tensor.Tensor) contender {
+	return calls(func() error {
 		_, err := t.Step(ctx, x, y)
 		return err
-	}
+	})
 }
 
 // coreCounts are the numbers of cores that kernels are measured on.
@@ -119,39 +119,41 @@ func (b *bench) coreCounts() []int {
 
 // matmul times products of square matrices against the peak of the same cores: multiply-adds in registers, sampled in turn.
 func matmul(ctx context.Context, b *bench, sizes ...int) error {
-	const peakName = "fma peak"
 	for _, n := range sizes {
 		name := fmt.Sprintf("matmul-%d", n)
 		b.log("%s: %s", b.suite, name)
-		flop := 2 * float64(n) * float64(n) * float64(n)
 		var one float64 // GFLOP/s of one core
 		for _, cores := range b.coreCounts() {
+			mode := onCores(cores)
+			rate := func(t timing) row { return speed(name, mode, "speed", 2*float64(n)*float64(n)*float64(n)/1e9, "GFLOP/s", t) }
 			pool := kernel.NewPool(cores)
 			g := kernel.NewGemm(pool, kernel.GemmShape{M: n, N: n, K: n})
 			x, y, z := kernel.RowMajor(random(n*n), n, n), kernel.RowMajor(random(n*n), n, n), kernel.RowMajor(random(n*n), n, n)
-			const flopsOfPart = 10_000_000 // some hundred microseconds: long beside handing it out
-			parts := 4 * cores
-			ran := make([]int, parts)
-			part := func(_, i int) { ran[i] = kernel.PeakFMA(pool.Level(), flopsOfPart) }
-			t, err := b.measure(ctx,
-				func() error { g.Run(z, x, y, kernel.Epilogue{}); return nil },
-				func() error { pool.Run(parts, part); return nil },
-			)
+			const flopOfPart = 10_000_000 // about a hundred microseconds: long beside handing it out
+			ran := make([]int, 4*cores)
+			part := func(_, i int) { ran[i] = kernel.PeakFMA(pool.Level(), flopOfPart) }
+			entrants := []entrant{
+				{row: rate, run: calls(func() error { g.Run(z, x, y, kernel.Epilogue{}); return nil })},
+				{peer: "fma peak", limit: true, run: calls(func() error { pool.Run(len(ran), part); return nil }), row: func(t timing) row {
+					flop := 0
+					for _, f := range ran {
+						flop += f
+					}
+					return speed(name, mode, "speed", float64(flop)/1e9, "GFLOP/s", t)
+				}},
+			}
+			if b.torch != nil {
+				entrants = append(entrants, entrant{peer: torchPeer, row: rate, run: b.torch.contender("matmul", n, cores)})
+			}
+			reached, err := b.compare(ctx, entrants...)
 			pool.Close()
 			if err != nil {
 				return err
 			}
-			mode, peakFlop := onCores(cores), 0
-			for _, flops := range ran {
-				peakFlop += flops
-			}
-			peak := speed(name, mode, "speed", float64(peakFlop)/1e9, "GFLOP/s", t[1]).by(peakName)
-			ours := speed(name, mode, "speed", flop/1e9, "GFLOP/s", t[0]).below(peakName, peak.Value)
-			b.add(ours, peak)
 			if cores == 1 {
-				one = ours.Value
+				one = reached[0].Value
 			} else {
-				b.add(row{Workload: name, Mode: mode, Metric: "scaling", Value: ours.Value / one, Unit: "times 1 core"})
+				b.add(row{Workload: name, Mode: mode, Metric: "scaling", Value: reached[0].Value / one, Unit: "times 1 core"})
 			}
 		}
 	}
@@ -161,7 +163,6 @@ func matmul(ctx context.Context, b *bench, sizes ...int) error {
 // elementwise times a fused loop, relu(x + bias), whose operands lie in memory, against copying as much.
 func elementwise(ctx context.Context, b *bench) (err error) {
 	const rows, columns = 1 << 16, 256 // 64 MiB: more than caches hold
-	const copyName = "memory copy"
 	name := "bias-relu-16M"
 	b.log("%s: %s", b.suite, name)
 	var size [ir.NumRegions]int
@@ -204,18 +205,14 @@ func elementwise(ctx context.Context, b *bench) (err error) {
 	chunk := len(from) / parts
 	part := func(_, i int) { copy(to[i*chunk:(i+1)*chunk], from[i*chunk:]) }
 	runtime := ir.Runtime{}
-	t, err := b.measure(ctx,
-		func() error { return exe.Run(ctx, &runtime) },
-		func() error { pool.Run(parts, part); return nil },
-	)
-	if err != nil {
-		return err
+	rate := func(t timing) row {
+		return speed(name, onCores(b.cores), "bandwidth", 2*4*rows*columns/1e9, "GB/s", t) // read once, written once
 	}
-	const gigabytes = 2 * 4 * rows * columns / 1e9 // read once, written once
-	mode := onCores(b.cores)
-	theirs := speed(name, mode, "bandwidth", gigabytes, "GB/s", t[1]).by(copyName)
-	b.add(speed(name, mode, "bandwidth", gigabytes, "GB/s", t[0]).below(copyName, theirs.Value), theirs)
-	return nil
+	_, err = b.compare(ctx,
+		entrant{row: rate, run: calls(func() error { return exe.Run(ctx, &runtime) })},
+		entrant{row: rate, run: calls(func() error { pool.Run(parts, part); return nil }), peer: "memory copy", limit: true},
+	)
+	return err
 }
 
 // loader times an epoch of shuffled, prefetched batches.
@@ -232,22 +229,23 @@ func loader(ctx context.Context, b *bench) error {
 		return err
 	}
 	epoch := 0
-	t, err := b.measure(ctx, func() error {
-		for _, err := range l.Epoch(ctx, epoch) {
-			if err != nil {
-				return err
+	_, err = b.compare(ctx, entrant{
+		run: calls(func() error {
+			epoch++
+			for _, err := range l.Epoch(ctx, epoch) {
+				if err != nil {
+					return err
+				}
 			}
-		}
-		epoch++
-		return nil
+			return nil
+		}),
+		row: func(t timing) row {
+			r := speed("loader", onCores(b.cores), "images", images, "images/s", t)
+			r.Batch = new(batch)
+			return r
+		},
 	})
-	if err != nil {
-		return err
-	}
-	r := speed("loader", onCores(b.cores), "images", images, "images/s", t[0])
-	r.Batch = new(batch)
-	b.add(r)
-	return nil
+	return err
 }
 
 // random makes n numbers near 0.

@@ -148,36 +148,23 @@ func execute(ctx context.Context, o *options, stdout, stderr io.Writer) (err err
 		sampling: o.sampling, cores: runtime.GOMAXPROCS(0), peers: o.peers,
 		log: func(format string, args ...any) { fmt.Fprintf(stderr, format+"\n", args...) },
 	}
-	var torch *torchScript
-	if b.wants(torchPeer) {
-		if torch, err = findTorch(ctx); err != nil {
+	if slices.Contains(o.peers, torchPeer) {
+		if b.torch, err = startTorch(ctx); err != nil {
 			return err
 		}
+		defer func() { err = errors.Join(err, b.torch.close()) }()
 	}
-	m := describeMachine(torch)
+	m := describeMachine(b.torch)
 	for _, name := range o.suites {
-		s := suites[name]
 		b.suite = name
-		first := len(b.rows)
-		var ran []string
-		for _, w := range s.workloads {
+		for _, w := range suites[name].workloads {
 			if len(o.workloads) > 0 && !slices.Contains(o.workloads, w.name) {
 				continue
 			}
-			ran = append(ran, w.name)
 			if err := w.run(ctx, b); err != nil {
 				return fmt.Errorf("%s: %s: %w", name, w.name, err)
 			}
 		}
-		if torch == nil {
-			continue
-		}
-		b.log("%s: %s in PyTorch %s", name, strings.Join(ran, ", "), torch.version)
-		theirs, err := torch.run(ctx, b, ran)
-		if err != nil {
-			return err
-		}
-		b.rows = append(b.rows, compare(b.rows[first:], torchPeer, theirs)...)
 	}
 	fmt.Fprintf(stdout, "%s\n\n", m)
 	writeTable(stdout, b.rows)

@@ -19,40 +19,62 @@ type timing struct {
 	spread  float64 // half of the distance between the quartiles, as a share of the median
 }
 
-// measure times functions that compete. It warms each up until it has run for a sample's time, then takes their samples in turn, so
-// that whatever disturbs the machine meets all of them alike. A function stops early with an error, and all do when ctx ends.
-func (s sampling) measure(ctx context.Context, fns ...func() error) ([]timing, error) {
-	calls := make([]int, len(fns))
-	for i, fn := range fns {
+// contender does its work n times over and says how long that took. It may stop early when ctx ends.
+type contender func(ctx context.Context, n int) (time.Duration, error)
+
+// calls makes a contender of a function of this process.
+func calls(fn func() error) contender {
+	return func(_ context.Context, n int) (time.Duration, error) {
+		start := time.Now()
+		for range n {
+			if err := fn(); err != nil {
+				return 0, err
+			}
+		}
+		return time.Since(start), nil
+	}
+}
+
+// measure times contenders. It warms each up until it has run for a sample's time, then takes their samples in turn, so that whatever
+// disturbs the machine meets all of them alike.
+func (s sampling) measure(ctx context.Context, contenders ...contender) ([]timing, error) {
+	size := make([]int, len(contenders)) // of a sample
+	for i, c := range contenders {
 		var err error
-		if calls[i], err = s.warmUp(ctx, fn); err != nil {
+		if size[i], err = s.warmUp(ctx, c); err != nil {
 			return nil, err
 		}
 	}
-	samples := make([][]float64, len(fns))
+	samples := make([][]float64, len(contenders))
 	for range s.runs {
-		for i, fn := range fns {
-			took, err := repeat(ctx, fn, calls[i])
+		for i, c := range contenders {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			took, err := c(ctx, size[i])
 			if err != nil {
 				return nil, err
 			}
-			samples[i] = append(samples[i], took.Seconds()/float64(calls[i]))
+			samples[i] = append(samples[i], took.Seconds()/float64(size[i]))
 		}
 	}
-	timings := make([]timing, len(fns))
-	for i := range fns {
+	timings := make([]timing, len(contenders))
+	for i := range contenders {
 		timings[i] = summarize(samples[i])
 	}
 	return timings, nil
 }
 
-// warmUp calls fn until it is in its stride, and returns how many calls make a sample.
-func (s sampling) warmUp(ctx context.Context, fn func() error) (int, error) {
-	if _, err := repeat(ctx, fn, 1); err != nil { // the first call compiles and allocates
+// warmUp runs c until it is in its stride, and returns how often it is to run in a sample.
+func (s sampling) warmUp(ctx context.Context, c contender) (int, error) {
+	if _, err := c(ctx, 1); err != nil { // the first time compiles and allocates
 		return 0, err
 	}
 	for n := 1; ; {
-		took, err := repeat(ctx, fn, n)
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		took, err := c(ctx, n)
 		if err != nil || took >= s.minTime {
 			return n, err
 		}
@@ -60,20 +82,6 @@ func (s sampling) warmUp(ctx context.Context, fn func() error) (int, error) {
 		need := 1.2 * float64(n) * float64(s.minTime) / max(float64(took), 1)
 		n = max(n+1, int(min(need, 100*float64(n))))
 	}
-}
-
-// repeat says how long n calls took.
-func repeat(ctx context.Context, fn func() error, n int) (time.Duration, error) {
-	if err := ctx.Err(); err != nil {
-		return 0, err
-	}
-	start := time.Now()
-	for range n {
-		if err := fn(); err != nil {
-			return 0, err
-		}
-	}
-	return time.Since(start), nil
 }
 
 // summarize sorts the samples and gives their median and spread.

@@ -54,38 +54,13 @@ func (r row) against(peer string, value float64) row {
 	return r
 }
 
-// below compares r with a limit of the machine.
-func (r row) below(limit string, value float64) row {
-	r = r.against(limit, value)
-	r.limit = true
-	return r
-}
-
 // by says that a peer did this.
 func (r row) by(peer string) row {
 	r.Mode = peer + ", " + r.Mode
 	return r
 }
 
-// compare returns a peer's rows, and after each the one of ours that it answers to, with their ratio. Ours that are compared with
-// something already appear once more: a row has one peer.
-func compare(ours []row, peer string, theirs []row) []row {
-	var out []row
-	for _, their := range theirs {
-		out = append(out, their)
-		for _, our := range ours {
-			same := our.Suite == their.Suite && our.Workload == their.Workload && our.by(peer).Mode == their.Mode &&
-				our.Metric == their.Metric && our.Unit == their.Unit && batch(our) == batch(their)
-			if same {
-				our.limit = false
-				out = append(out, our.against(peer, their.Value))
-				break
-			}
-		}
-	}
-	return out
-}
-
+// batch is r's batch size for people.
 func batch(r row) string {
 	if r.Batch == nil {
 		return ""

@@ -33,6 +33,7 @@ type bench struct {
 	suite string
 	cores int      // to use
 	peers []string // to measure
+	torch *torch   // nil: not to be measured
 	rows  []row
 	log   func(format string, args ...any) // takes a line of progress
 }
@@ -46,6 +47,52 @@ func (b *bench) add(rows ...row) {
 		r.Suite = b.suite
 		b.rows = append(b.rows, r)
 	}
+}
+
+// entrant takes part in a comparison.
+type entrant struct {
+	peer  string // whose this is; "" for ours
+	limit bool   // whether the peer is a limit of the machine
+	run   contender
+	row   func(t timing) row // what its time means
+}
+
+// compare measures entrants in turn. It adds a row for each of ours and each peer, then the peers' own, and returns what every entrant
+// reached, in their order.
+func (b *bench) compare(ctx context.Context, entrants ...entrant) ([]row, error) {
+	contenders := make([]contender, len(entrants))
+	for i, e := range entrants {
+		contenders[i] = e.run
+	}
+	timings, err := b.measure(ctx, contenders...)
+	if err != nil {
+		return nil, err
+	}
+	reached := make([]row, len(entrants))
+	var peers []int
+	for i, e := range entrants {
+		reached[i] = e.row(timings[i])
+		if e.peer != "" {
+			peers = append(peers, i)
+		}
+	}
+	for i, e := range entrants {
+		switch {
+		case e.peer != "":
+		case len(peers) == 0:
+			b.add(reached[i])
+		default:
+			for _, p := range peers {
+				r := reached[i].against(entrants[p].peer, reached[p].Value)
+				r.limit = entrants[p].limit
+				b.add(r)
+			}
+		}
+	}
+	for _, p := range peers {
+		b.add(reached[p].by(entrants[p].peer))
+	}
+	return reached, nil
 }
 
 // onCores is the mode of a measurement that keeps n cores busy.

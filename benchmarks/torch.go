@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	_ "embed"
@@ -9,8 +10,8 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
-	"strconv"
 	"strings"
+	"time"
 )
 
 // torchPeer is PyTorch, on machines that have it.
@@ -21,60 +22,97 @@ const torchPeer = "torch"
 //go:embed peers/torch_cpu.py
 var torchProgram string
 
-// torchScript is a Python with PyTorch, and the script that measures it.
-type torchScript struct {
-	python, version string
+// torch is a process of PyTorch that works when it is told to, so that its samples come in turn with ours.
+type torch struct {
+	version string
+	cmd     *exec.Cmd
+	in      io.WriteCloser
+	out     *bufio.Reader
+	stderr  bytes.Buffer
 }
 
-// findTorch looks for python3 and PyTorch before anything is measured.
-func findTorch(ctx context.Context) (*torchScript, error) {
+// torchAnswer is a line that the process writes: one when it is ready, then one to each request.
+type torchAnswer struct {
+	Version string  `json:"version"`
+	Seconds float64 `json:"seconds"`
+}
+
+// startTorch starts Python, which lives until close or until ctx ends.
+func startTorch(ctx context.Context) (*torch, error) {
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		return nil, errors.New("--peer torch: no python3 in PATH: install Python and PyTorch, or leave this peer out")
 	}
-	t := &torchScript{python: python}
-	out, err := t.call(ctx, "import torch; print(torch.__version__)")
-	switch {
-	case err != nil && strings.Contains(err.Error(), "ModuleNotFoundError"):
-		return nil, fmt.Errorf("--peer torch: %s has no module torch: install it (python3 -m pip install torch), or leave this peer out", python)
-	case err != nil:
+	t := &torch{cmd: exec.CommandContext(ctx, python, "-c", torchProgram, "--serve")}
+	t.cmd.Stderr = &t.stderr
+	if t.in, err = t.cmd.StdinPipe(); err != nil {
 		return nil, fmt.Errorf("--peer torch: %w", err)
 	}
-	t.version = strings.TrimSpace(string(out))
-	return t, nil
-}
-
-// run measures the workloads that the script knows, and returns their rows.
-func (t *torchScript) run(ctx context.Context, b *bench, workloads []string) ([]row, error) {
-	out, err := t.call(ctx, torchProgram,
-		"--suite", b.suite, "--workload", strings.Join(workloads, ","), "--cores", strconv.Itoa(b.cores),
-		"--runs", strconv.Itoa(b.runs), "--min-time", strconv.FormatFloat(b.minTime.Seconds(), 'g', -1, 64))
+	out, err := t.cmd.StdoutPipe()
 	if err != nil {
 		return nil, fmt.Errorf("--peer torch: %w", err)
 	}
-	var rows []row
-	d := json.NewDecoder(bytes.NewReader(out))
-	d.DisallowUnknownFields()
-	for {
-		var r row
-		switch err := d.Decode(&r); {
-		case errors.Is(err, io.EOF):
-			return rows, nil
-		case err != nil:
-			return nil, fmt.Errorf("--peer torch: row %d of its output: %w", len(rows)+1, err)
+	t.out = bufio.NewReader(out)
+	if err := t.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("--peer torch: %w", err)
+	}
+	a, err := t.answer()
+	if err != nil {
+		if strings.Contains(t.stderr.String(), "No module named 'torch'") {
+			err = fmt.Errorf("--peer torch: %s has no module torch: install it (python3 -m pip install torch), or leave this peer out", python)
 		}
-		rows = append(rows, r)
+		return nil, err
+	}
+	t.version = a.Version
+	return t, nil
+}
+
+// contender is a workload of the script: training steps, or a product of size x size matrices.
+func (t *torch) contender(workload string, size, cores int) contender {
+	return func(ctx context.Context, n int) (time.Duration, error) {
+		if _, err := fmt.Fprintf(t.in, `{"workload": %q, "size": %d, "cores": %d, "calls": %d}`+"\n", workload, size, cores, n); err != nil {
+			return 0, t.failed(err)
+		}
+		a, err := t.answer()
+		if ctx.Err() != nil {
+			err = ctx.Err() // which has ended the process
+		}
+		return time.Duration(a.Seconds * float64(time.Second)), err
 	}
 }
 
-// call runs a Python program and returns what it prints.
-func (t *torchScript) call(ctx context.Context, program string, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, t.python, append([]string{"-"}, args...)...)
-	cmd.Stdin = strings.NewReader(program)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("%s: %w: %s", t.python, err, bytes.TrimSpace(stderr.Bytes()))
+// answer reads the next line.
+func (t *torch) answer() (torchAnswer, error) {
+	var a torchAnswer
+	line, err := t.out.ReadBytes('\n')
+	if err != nil {
+		return a, t.failed(err)
 	}
-	return stdout.Bytes(), nil
+	if err := json.Unmarshal(line, &a); err != nil {
+		return a, t.failed(fmt.Errorf("its answer %q: %w", line, err))
+	}
+	return a, nil
+}
+
+// failed ends the process and says why it failed: what it said itself, and what was seen of that here.
+func (t *torch) failed(seen error) error {
+	err := errors.Join(t.in.Close(), t.cmd.Wait())
+	if err == nil {
+		err = seen
+	}
+	if said := bytes.TrimSpace(t.stderr.Bytes()); len(said) > 0 {
+		err = fmt.Errorf("%w: %s", err, said)
+	}
+	return fmt.Errorf("--peer torch: %w", err)
+}
+
+// close ends the process.
+func (t *torch) close() error {
+	if t.cmd.ProcessState != nil { // it has failed, and has been reported
+		return nil
+	}
+	if err := errors.Join(t.in.Close(), t.cmd.Wait()); err != nil {
+		return fmt.Errorf("--peer torch: %w", err)
+	}
+	return nil
 }

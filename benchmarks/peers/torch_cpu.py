@@ -1,14 +1,20 @@
-"""Times PyTorch on the CPU: the peer of `go run ./benchmarks --suite host --peer torch`, which runs this and reads its output.
+"""Times PyTorch on the CPU: the peer of `go run ./benchmarks --suite host --peer torch`.
 
-By itself:  python3 torch_cpu.py --workload mlp,matmul --cores 2
+By itself it prints a JSON row a line, in the form of benchmarks/row.go:
 
-Prints a JSON row a line, in the form of benchmarks/row.go. A step is forward, cross entropy, backward and an update by plain SGD, on
-one batch that stays where it is.
+    python3 torch_cpu.py --workload mlp,matmul --cores 2
+
+With --serve, which is how that command starts it, it reads requests, {"workload", "size", "cores", "calls"}, and answers each with
+the seconds that so many calls took. So its samples are taken in turn with those of the others.
+
+A step is forward, cross entropy, backward and an update by plain SGD, on one batch that stays where it is.
 """
 
 import argparse
+import functools
 import json
 import statistics
+import sys
 import time
 
 import torch
@@ -28,63 +34,80 @@ def cnn():
     )
 
 
-def measure(fn, runs, min_time):
-    """Median seconds a call, of samples that take at least min_time each."""
-
-    def repeat(n):
-        start = time.perf_counter()
-        for _ in range(n):
-            fn()
-        return time.perf_counter() - start
-
-    repeat(1)
-    n = 1
-    while (took := repeat(n)) < min_time:
-        n = max(n + 1, int(min(1.2 * n * min_time / max(took, 1e-9), 100 * n)))
-    return statistics.median(repeat(n) / n for _ in range(runs))
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--suite", default="host", choices=["host"])
-    parser.add_argument("--workload", default="mlp,cnn,matmul", help="others are passed over")
-    parser.add_argument("--cores", type=int, default=torch.get_num_threads())
-    parser.add_argument("--runs", type=int, default=11)
-    parser.add_argument("--min-time", type=float, default=0.1, help="seconds of a sample")
-    args = parser.parse_args()
-    wanted = args.workload.split(",")
-
-    def emit(workload, batch, cores, metric, value, unit):
-        mode = "torch, 1 core" if cores == 1 else f"torch, {cores} cores"
-        print(json.dumps({
-            "suite": args.suite, "workload": workload, "batch": batch, "mode": mode, "metric": metric,
-            "value": value, "unit": unit, "peer": None, "ratio": None,
-        }), flush=True)
-
+@functools.lru_cache(maxsize=1)
+def prepare(workload, size):
+    """The function to time; size is a batch, or that of square matrices."""
     torch.manual_seed(1)
-    torch.set_num_threads(args.cores)
-    for name, build, batch in (("mlp", mlp, 64), ("mlp", mlp, 1024), ("cnn", cnn, 64)):
-        if name not in wanted:
+    if workload == "matmul":
+        a, b, c = torch.randn(size, size), torch.randn(size, size), torch.empty(size, size)
+        return lambda: torch.mm(a, b, out=c)
+    model, loss = {"mlp": mlp, "cnn": cnn}[workload](), nn.CrossEntropyLoss()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.01)
+    x, y = torch.randn(size, 1, 28, 28), torch.randint(0, 10, (size,))
+
+    def step():
+        sgd.zero_grad()
+        loss(model(x), y).backward()
+        sgd.step()
+
+    return step
+
+
+def timed(workload, size, cores, calls):
+    """Seconds of so many calls."""
+    if torch.get_num_threads() != cores:
+        torch.set_num_threads(cores)
+    fn = prepare(workload, size)
+    start = time.perf_counter()
+    for _ in range(calls):
+        fn()
+    return time.perf_counter() - start
+
+
+def serve():
+    print(json.dumps({"version": torch.__version__}), flush=True)
+    for line in sys.stdin:
+        print(json.dumps({"seconds": timed(**json.loads(line))}), flush=True)
+
+
+def median(workload, size, cores, runs, min_time):
+    """Median seconds a call, of samples that take at least min_time each."""
+    timed(workload, size, cores, 1)
+    n = 1
+    while (took := timed(workload, size, cores, n)) < min_time:
+        n = max(n + 1, int(min(1.2 * n * min_time / max(took, 1e-9), 100 * n)))
+    return statistics.median(timed(workload, size, cores, n) / n for _ in range(runs))
+
+
+def rows(args):
+    for workload, size in (("mlp", 64), ("mlp", 1024), ("cnn", 64), *(("matmul", n) for n in (256, 512, 1024, 2048))):
+        if workload not in args.workload.split(","):
             continue
-        model, loss = build(), nn.CrossEntropyLoss()
-        sgd = torch.optim.SGD(model.parameters(), lr=0.01)
-        x, y = torch.randn(batch, 1, 28, 28), torch.randint(0, 10, (batch,))
-
-        def step():
-            sgd.zero_grad()
-            loss(model(x), y).backward()
-            sgd.step()
-
-        emit(name, batch, args.cores, "step", 1e3 * measure(step, args.runs, args.min_time), "ms")
-
-    if "matmul" in wanted:
-        for n in (256, 512, 1024, 2048):
-            for cores in sorted({1, args.cores}):
-                torch.set_num_threads(cores)
-                a, b, c = torch.randn(n, n), torch.randn(n, n), torch.empty(n, n)
-                seconds = measure(lambda: torch.mm(a, b, out=c), args.runs, args.min_time)
-                emit(f"matmul-{n}", None, cores, "speed", 2 * n**3 / seconds / 1e9, "GFLOP/s")
+        product = workload == "matmul"
+        for cores in sorted({1, args.cores}) if product else [args.cores]:
+            seconds = median(workload, size, cores, args.runs, args.min_time)
+            print(json.dumps({
+                "suite": "host",
+                "workload": f"matmul-{size}" if product else workload,
+                "batch": None if product else size,
+                "mode": "torch, 1 core" if cores == 1 else f"torch, {cores} cores",
+                "metric": "speed" if product else "step",
+                "value": 2 * size**3 / seconds / 1e9 if product else 1e3 * seconds,
+                "unit": "GFLOP/s" if product else "ms",
+                "peer": None,
+                "ratio": None,
+            }), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--serve", action="store_true", help="answer requests on standard input")
+    parser.add_argument("--workload", default="mlp,cnn,matmul")
+    parser.add_argument("--cores", type=int, default=torch.get_num_threads())
+    parser.add_argument("--runs", type=int, default=11)
+    parser.add_argument("--min-time", type=float, default=0.1, help="seconds of a sample")
+    arguments = parser.parse_args()
+    if arguments.serve:
+        serve()
+    else:
+        rows(arguments)

@@ -357,11 +357,11 @@ type limits struct{ scale, floor float64 }
 // hold reports how got is farther from want than roundings explain. Where shaken are results of the same computation with
 // every value changed by up to 2^-23 of itself, and dev[i] is the largest |shaken[i]-want[i]|, the rules are
 //
-//	|got[i]-want[i]| <= scale (64 (dev[i] + rms(dev)) + 2^-21 |want[i]|) + floor     for every element
+//	|got[i]-want[i]| <= scale (128 (dev[i] + rms(dev)) + 2^-21 |want[i]|) + floor     for every element
 //	rms(got-want)    <= scale (16 rms(dev) + 2^-21 rms(want)) + floor                of at least 16 elements
 //
 // A sum of n terms taken in order rounds about sqrt(n)/4 times as much as the change of its terms makes, and the worst of many
-// elements is four times the mean: the factors allow for n to 4000. NaN equals NaN only.
+// elements is four to eight times the mean: the factors allow for n to 4000. NaN equals NaN only.
 func (l limits) hold(got, want []float64, shaken [][]float64) error {
 	dev := make([]float64, len(want))
 	for _, s := range shaken {
@@ -378,7 +378,7 @@ func (l limits) hold(got, want []float64, shaken [][]float64) error {
 		if got[i] == w || math.IsNaN(got[i]) && math.IsNaN(w) {
 			continue
 		}
-		allowed := l.scale*(64*(dev[i]+rmsDev)+0x1p-21*math.Abs(w)) + l.floor
+		allowed := l.scale*(128*(dev[i]+rmsDev)+0x1p-21*math.Abs(w)) + l.floor
 		d := math.Abs(got[i] - w)
 		if !(d <= allowed) || math.IsInf(w, 0) { // NaN never passes
 			return fmt.Errorf("element %d of %d: got %v, want %v, off by %.3g, allowed %.3g", i, len(want), got[i], w, d, allowed)
