@@ -125,7 +125,9 @@ func matmul(ctx context.Context, b *bench, sizes ...int) error {
 		var one float64 // GFLOP/s of one core
 		for _, cores := range b.coreCounts() {
 			mode := onCores(cores)
-			rate := func(t timing) row { return speed(name, mode, "speed", 2*float64(n)*float64(n)*float64(n)/1e9, "GFLOP/s", t) }
+			rate := func(t timing) row {
+				return speed(name, mode, "speed", 2*float64(n)*float64(n)*float64(n)/1e9, "GFLOP/s", t)
+			}
 			pool := kernel.NewPool(cores)
 			g := kernel.NewGemm(pool, kernel.GemmShape{M: n, N: n, K: n})
 			x, y, z := kernel.RowMajor(random(n*n), n, n), kernel.RowMajor(random(n*n), n, n), kernel.RowMajor(random(n*n), n, n)

@@ -43,46 +43,53 @@ func TestSummarize(t *testing.T) {
 }
 
 func TestMeasureTakesTurns(t *testing.T) {
-	var calls []int
-	fn := func(i int) func() error {
-		return func() error { calls = append(calls, i); return nil }
+	var turns []int
+	fn := func(i int) contender {
+		return func(_ context.Context, n int) (time.Duration, error) {
+			turns = append(turns, i)
+			return time.Duration(n*(i+1)) * time.Second, nil
+		}
 	}
-	timings, err := sampling{runs: 3}.measure(context.Background(), fn(0), fn(1))
+	timings, err := sampling{runs: 3, minTime: 4 * time.Second}.measure(context.Background(), fn(0), fn(1))
 	if err != nil || len(timings) != 2 {
 		t.Fatal(timings, err)
 	}
-	if want := []int{0, 0, 1, 1, 0, 1, 0, 1, 0, 1}; !slices.Equal(calls, want) {
-		t.Errorf("calls %v, want %v", calls, want)
+	// Warm-up takes three rounds each: once, once more and too short, then long enough.
+	if want := []int{0, 0, 0, 1, 1, 1, 0, 1, 0, 1, 0, 1}; !slices.Equal(turns, want) {
+		t.Errorf("turns %v, want %v", turns, want)
+	}
+	if want := []timing{{seconds: 1}, {seconds: 2}}; !slices.Equal(timings, want) {
+		t.Errorf("timings %v, want %v", timings, want)
 	}
 }
 
 func TestMeasureFillsSamples(t *testing.T) {
 	const minTime = time.Millisecond
-	calls := 0
-	timings, err := sampling{runs: 1, minTime: minTime}.measure(context.Background(), func() error { calls++; return nil })
+	n := 0
+	timings, err := sampling{runs: 1, minTime: minTime}.measure(context.Background(), calls(func() error { n++; return nil }))
 	if err != nil {
 		t.Fatal(err)
 	}
 	// A call of almost nothing is repeated: in the sample, and in warm-up for as long as that.
-	if calls < 10 || timings[0].seconds <= 0 || timings[0].seconds > 1 {
-		t.Errorf("%d calls of %v s", calls, timings[0].seconds)
+	if n < 10 || timings[0].seconds <= 0 || timings[0].seconds > 1 {
+		t.Errorf("%d calls of %v s", n, timings[0].seconds)
 	}
 }
 
 func TestMeasureStops(t *testing.T) {
 	boom := errors.New("boom")
-	if _, err := (sampling{runs: 1}).measure(context.Background(), func() error { return boom }); !errors.Is(err, boom) {
+	if _, err := (sampling{runs: 1}).measure(context.Background(), calls(func() error { return boom })); !errors.Is(err, boom) {
 		t.Errorf("got %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	calls := 0
-	_, err := sampling{runs: 100}.measure(ctx, func() error {
-		if calls++; calls == 5 {
+	n := 0
+	_, err := sampling{runs: 100}.measure(ctx, calls(func() error {
+		if n++; n == 5 {
 			cancel()
 		}
 		return nil
-	})
-	if !errors.Is(err, context.Canceled) || calls != 5 {
-		t.Errorf("%d calls, %v", calls, err)
+	}))
+	if !errors.Is(err, context.Canceled) || n != 5 {
+		t.Errorf("%d calls, %v", n, err)
 	}
 }

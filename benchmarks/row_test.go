@@ -1,21 +1,20 @@
 package main
 
 import (
+	"context"
 	"os"
 	"strings"
 	"testing"
+	"time"
 )
 
 func Example_table() {
 	t := timing{seconds: 0.002, spread: 0.013}
 	theirs := stepTime("mlp", 64, "2 cores", timing{seconds: 0.03}).by("gorgonia")
 	peak := speed("matmul-512", "2 cores", "speed", 0.4, "GFLOP/s", t).by("fma peak")
-	writeTable(os.Stdout, []row{
-		stepTime("mlp", 64, "2 cores", t).against("gorgonia", theirs.Value),
-		theirs,
-		speed("matmul-512", "2 cores", "speed", 0.3, "GFLOP/s", t).below("fma peak", peak.Value),
-		peak,
-	})
+	ours := speed("matmul-512", "2 cores", "speed", 0.3, "GFLOP/s", t).against("fma peak", peak.Value)
+	ours.limit = true
+	writeTable(os.Stdout, []row{stepTime("mlp", 64, "2 cores", t).against("gorgonia", theirs.Value), theirs, ours, peak})
 	// Output:
 	// | workload   | batch | mode              | metric | value | unit    |     ± | peer     |  ratio |         that is |
 	// |------------|------:|-------------------|--------|------:|---------|------:|----------|-------:|----------------:|
@@ -37,45 +36,56 @@ func TestRatioComparesTimes(t *testing.T) {
 }
 
 func TestCompare(t *testing.T) {
-	at := func(batch int, mode string, ms float64) row {
-		return row{Suite: "host", Workload: "mlp", Batch: &batch, Mode: mode, Metric: "step", Value: ms, Unit: milliseconds}
-	}
-	ours := []row{at(64, "2 cores", 1).against("gorgonia", 10), at(64, "1 core", 2), at(1024, "2 cores", 20)}
-	theirs := []row{at(64, "torch, 2 cores", 2), at(1024, "torch, 2 cores", 10), at(8, "torch, 2 cores", 1)}
-	got := compare(ours, "torch", theirs)
-	if len(got) != 5 {
-		t.Fatalf("%d rows, want three of theirs and two of ours: %v", len(got), got)
-	}
-	for i, want := range map[int]float64{1: 0.5, 3: 2} {
-		if r := got[i]; r.Peer == nil || *r.Peer != "torch" || *r.Ratio != want {
-			t.Errorf("row %d: %+v, want ratio %v", i, r, want)
+	at := func(seconds float64) contender {
+		return func(_ context.Context, n int) (time.Duration, error) {
+			return time.Duration(seconds * float64(n) * float64(time.Second)), nil
 		}
 	}
-	if *ours[0].Peer != "gorgonia" {
-		t.Error("the row that was there has changed")
+	took := func(t timing) row { return stepTime("mlp", 64, "2 cores", t) }
+	b := &bench{sampling: sampling{runs: 1}, suite: "host"}
+	reached, err := b.compare(context.Background(),
+		entrant{run: at(2), row: took}, entrant{run: at(4), row: took, peer: "slow"}, entrant{run: at(1), row: took, peer: "bound", limit: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(reached) != 3 || reached[0].Value != 2000 || reached[2].Value != 1000 {
+		t.Errorf("reached %v", reached)
+	}
+	var got strings.Builder
+	writeTable(&got, b.rows)
+	want := `| workload | batch | mode           | metric | value | unit | ± | peer  | ratio |        that is |
+|----------|------:|----------------|--------|------:|------|--:|-------|------:|---------------:|
+| mlp      |    64 | 2 cores        | step   |  2000 | ms   |   | slow  |   0.5 | 2 times faster |
+| mlp      |    64 | 2 cores        | step   |  2000 | ms   |   | bound |  2.00 |     50 % of it |
+| mlp      |    64 | slow, 2 cores  | step   |  4000 | ms   |   |       |       |                |
+| mlp      |    64 | bound, 2 cores | step   |  1000 | ms   |   |       |       |                |
+`
+	if got.String() != want {
+		t.Errorf("rows:\n%swant:\n%s", got.String(), want)
 	}
 }
 
 func TestMachine(t *testing.T) {
-	if got := cpuModel("processor\t: 0\nmodel name\t: Some CPU  @ 2 GHz\nmodel name\t: other\n"); got != "Some CPU @ 2 GHz" {
-		t.Errorf("CPU %q", got)
+	if name, n := cpuModel("processor\t: 0\nmodel name\t: Some CPU  @ 2 GHz\nprocessor\t: 1\nmodel name\t: Some CPU  @ 2 GHz\n"); name != "Some CPU @ 2 GHz" || n != 2 {
+		t.Errorf("%d CPUs %q", n, name)
 	}
-	if got := cpuModel("Features: fp asimd\n"); got != "" {
-		t.Errorf("CPU %q", got)
+	if name, n := cpuModel("Features: fp asimd\n"); name != "" || n != 0 {
+		t.Errorf("%d CPUs %q", n, name)
 	}
 	for _, c := range []struct {
-		loadavg string
-		cores   int
-		warns   bool
+		loadavg     string
+		cores, cpus int
+		warns       bool
 	}{
-		{"0.15 0.70 0.80 1/234 567\n", 2, false},
-		{"1.00 0.70 0.80 1/234 567\n", 2, false},
-		{"1.20 0.70 0.80 1/234 567\n", 2, true},
-		{"1.20 0.70 0.80 1/234 567\n", 16, false},
-		{"", 2, false},
+		{"0.15 0.70 0.80 1/234 567\n", 2, 2, false},
+		{"1.20 0.70 0.80 1/234 567\n", 2, 2, true},
+		{"1.20 0.70 0.80 1/234 567\n", 2, 16, false},
+		{"1.20 0.70 0.80 1/234 567\n", 16, 16, false},
+		{"15.20 0.70 0.80 1/234 567\n", 2, 16, true},
+		{"", 2, 2, false},
 	} {
-		if got := disturbance(c.loadavg, c.cores); strings.Contains(got, "Load average 1.20") != c.warns {
-			t.Errorf("load %q on %d cores: %q", c.loadavg, c.cores, got)
+		if got := disturbance(c.loadavg, c.cores, c.cpus); strings.Contains(got, "another job") != c.warns {
+			t.Errorf("load %q on %d cores of %d: %q", c.loadavg, c.cores, c.cpus, got)
 		}
 	}
 }
