@@ -19,7 +19,7 @@ STAGES := build vet generated lint fuzz mnist unit noasm race
 GPU_PACKAGES := ./cudaops ./dp ./dp/comm ./internal/host ./internal/host/kernel ./nn
 
 # about prints what a target does: the text after ## on its line below.
-about = sed -n 's/^$(1):.*\#\# *//p' Makefile
+about = sed -n "s/^$(1):.*\#\# *//p" Makefile
 
 # verbose runs go test -v, keeps all it says in build/log, and shows the line of each test and package. When a test fails, it
 # shows all.
@@ -31,7 +31,7 @@ endef
 .PHONY: help test bench gpu clean tools $(STAGES)
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## */\1\t/p' Makefile | column -t -s "$$(printf '\t')"
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' Makefile
 
 test: ## run every check that CI runs: all targets from build to race below
 	@failed=; table=; begin=$$SECONDS; \
@@ -55,11 +55,11 @@ vet: ## go vet with the assembly and without it
 	go vet -tags noasm ./internal/host/...
 
 generated: ## see that generated code is what its generator writes today
-	@old=$$(mktemp -d); trap 'rm -rf "$$old"' EXIT; \
+	@old=$$(mktemp -d); new=$$(mktemp -d); trap 'rm -rf "$$old" "$$new"' EXIT; \
 	cp internal/host/kernel/gen_* "$$old"; \
-	(cd internal/host/kernel && go generate .); \
-	for f in internal/host/kernel/gen_*; do diff -u "$$old/$$(basename "$$f")" "$$f"; done \
-	|| { echo "generated code was stale; it is fresh now: commit it"; exit 1; }
+	go generate ./internal/host/kernel; \
+	cp internal/host/kernel/gen_* "$$new"; \
+	diff -ru "$$old" "$$new" || { echo "generated code was stale; it is fresh now: commit it"; exit 1; }
 
 lint: tools ## run golangci-lint with .golangci.yml
 	$(GOLANGCI) run ./...
