@@ -117,49 +117,62 @@ func (b *bench) coreCounts() []int {
 	return []int{1, b.cores}
 }
 
-// matmul times products of square matrices against the peak of the same cores: multiply-adds in registers, sampled in turn.
+// matmul times products of square matrices of some sizes.
 func matmul(ctx context.Context, b *bench, sizes ...int) error {
 	for _, n := range sizes {
-		name := fmt.Sprintf("matmul-%d", n)
-		b.log("%s: %s", b.suite, name)
-		var one float64 // GFLOP/s of one core
-		for _, cores := range b.coreCounts() {
-			mode := onCores(cores)
-			rate := func(t timing) row {
-				return speed(name, mode, "speed", 2*float64(n)*float64(n)*float64(n)/1e9, "GFLOP/s", t)
-			}
-			pool := kernel.NewPool(cores)
-			g := kernel.NewGemm(pool, kernel.GemmShape{M: n, N: n, K: n})
-			x, y, z := kernel.RowMajor(random(n*n), n, n), kernel.RowMajor(random(n*n), n, n), kernel.RowMajor(random(n*n), n, n)
-			const flopOfPart = 10_000_000 // about a hundred microseconds: long beside handing it out
-			ran := make([]int, 4*cores)
-			part := func(_, i int) { ran[i] = kernel.PeakFMA(pool.Level(), flopOfPart) }
-			entrants := []entrant{
-				{row: rate, run: calls(func() error { g.Run(z, x, y, kernel.Epilogue{}); return nil })},
-				{peer: "fma peak", limit: true, run: calls(func() error { pool.Run(len(ran), part); return nil }), row: func(t timing) row {
-					flop := 0
-					for _, f := range ran {
-						flop += f
-					}
-					return speed(name, mode, "speed", float64(flop)/1e9, "GFLOP/s", t)
-				}},
-			}
-			if b.torch != nil {
-				entrants = append(entrants, entrant{peer: torchPeer, row: rate, run: b.torch.contender("matmul", n, cores)})
-			}
-			reached, err := b.compare(ctx, entrants...)
-			pool.Close()
-			if err != nil {
-				return err
-			}
-			if cores == 1 {
-				one = reached[0].Value
-			} else {
-				b.add(row{Workload: name, Mode: mode, Metric: "scaling", Value: reached[0].Value / one, Unit: "times 1 core"})
-			}
+		if err := product(ctx, b, n); err != nil {
+			return fmt.Errorf("n = %d: %w", n, err)
 		}
 	}
 	return nil
+}
+
+// product times an n x n product on one core and on all, against the peak of as many cores. All take turns, so that scaling is a ratio to
+// trust, too.
+func product(ctx context.Context, b *bench, n int) error {
+	name := fmt.Sprintf("matmul-%d", n)
+	b.log("%s: %s", b.suite, name)
+	x, y, z := kernel.RowMajor(random(n*n), n, n), kernel.RowMajor(random(n*n), n, n), kernel.RowMajor(random(n*n), n, n)
+	var ours, peers []entrant
+	for _, cores := range b.coreCounts() {
+		pool := kernel.NewPool(cores)
+		defer pool.Close()
+		g := kernel.NewGemm(pool, kernel.GemmShape{M: n, N: n, K: n})
+		rate := func(t timing) row {
+			return speed(name, onCores(cores), "speed", 2*float64(n)*float64(n)*float64(n)/1e9, "GFLOP/s", t)
+		}
+		ours = append(ours, entrant{row: rate, run: calls(func() error { g.Run(z, x, y, kernel.Epilogue{}); return nil })})
+		peers = append(peers, fmaPeak(name, pool))
+		if b.torch != nil {
+			peers = append(peers, entrant{peer: torchPeer, row: rate, run: b.torch.contender("matmul", n, cores)})
+		}
+	}
+	reached, err := b.compare(ctx, append(ours, peers...)...)
+	if err != nil {
+		return err
+	}
+	if len(ours) == 2 {
+		b.add(row{Workload: name, Mode: reached[1].Mode, Metric: "scaling", Value: reached[1].Value / reached[0].Value, Unit: "times 1 core"})
+	}
+	return nil
+}
+
+// fmaPeak is multiply-adds in registers on all threads of a pool.
+func fmaPeak(workload string, pool *kernel.Pool) entrant {
+	const flopOfPart = 10_000_000 // about a hundred microseconds: long beside handing it out
+	ran := make([]int, 4*pool.Threads())
+	part := func(_, i int) { ran[i] = kernel.PeakFMA(pool.Level(), flopOfPart) }
+	return entrant{
+		peer: "fma peak", limit: true,
+		run: calls(func() error { pool.Run(len(ran), part); return nil }),
+		row: func(t timing) row {
+			flop := 0
+			for _, f := range ran {
+				flop += f
+			}
+			return speed(workload, onCores(pool.Threads()), "speed", float64(flop)/1e9, "GFLOP/s", t)
+		},
+	}
 }
 
 // elementwise times a fused loop, relu(x + bias), whose operands lie in memory, against copying as much.

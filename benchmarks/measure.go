@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"math"
+	"runtime"
 	"slices"
 	"time"
 )
@@ -51,6 +52,7 @@ func (s sampling) measure(ctx context.Context, contenders ...contender) ([]timin
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
+			runtime.GC() // what one leaves behind is not for the next to clear away
 			took, err := c(ctx, size[i])
 			if err != nil {
 				return nil, err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // suite is a set of workloads that need the same kind of machine.
@@ -57,8 +58,8 @@ type entrant struct {
 	row   func(t timing) row // what its time means
 }
 
-// compare measures entrants in turn. It adds a row for each of ours and each peer, then the peers' own, and returns what every entrant
-// reached, in their order.
+// compare measures entrants in turn. It adds a row for each of ours and each peer on as many cores, which a mode begins with; then the
+// peers' own rows. It returns what every entrant reached, in their order.
 func (b *bench) compare(ctx context.Context, entrants ...entrant) ([]row, error) {
 	contenders := make([]contender, len(entrants))
 	for i, e := range entrants {
@@ -77,16 +78,20 @@ func (b *bench) compare(ctx context.Context, entrants ...entrant) ([]row, error)
 		}
 	}
 	for i, e := range entrants {
-		switch {
-		case e.peer != "":
-		case len(peers) == 0:
-			b.add(reached[i])
-		default:
-			for _, p := range peers {
+		if e.peer != "" {
+			continue
+		}
+		alone := true
+		for _, p := range peers {
+			if strings.HasPrefix(reached[i].Mode, reached[p].Mode) {
 				r := reached[i].against(entrants[p].peer, reached[p].Value)
 				r.limit = entrants[p].limit
 				b.add(r)
+				alone = false
 			}
+		}
+		if alone {
+			b.add(reached[i])
 		}
 	}
 	for _, p := range peers {
