@@ -82,6 +82,11 @@ type result struct {
 // train runs ten steps of batches of n samples; the same seed gives the same task.
 func train(t *testing.T, tk task, n int, seed uint64, opts ...dp.Option) result {
 	t.Helper()
+	return trainSteps(t, tk, 10, n, seed, opts...)
+}
+
+func trainSteps(t *testing.T, tk task, steps, n int, seed uint64, opts ...dp.Option) result {
+	t.Helper()
 	d, err := dp.New(tk.model(), tk.loss(), tk.opt(), slices.Concat([]dp.Option{dp.Seed(seed)}, tk.opts, opts)...)
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +94,7 @@ func train(t *testing.T, tk task, n int, seed uint64, opts ...dp.Option) result 
 	defer closed(t, d)
 	rng := rand.New(rand.NewPCG(seed, 7))
 	var r result
-	for range 10 {
+	for range steps {
 		x, y := batchOf(rng, n, tk.in, tk.out)
 		loss, err := d.Step(t.Context(), x, y)
 		if err != nil {
@@ -164,6 +169,24 @@ func TestRanksEqualOneCard(t *testing.T) {
 						t.Errorf("%s: a second run gives other bits", name)
 					}
 				}
+			}
+		}
+	}
+}
+
+// TestFiftyStepsOnFourCards is the same over a longer run, with shares of 63, 63, 63 and 61 samples, for what draws random
+// numbers and what has statistics over the whole batch.
+func TestFiftyStepsOnFourCards(t *testing.T) {
+	cudaopstest.Setup(t, "4x64MiB", "")
+	seed := rand.Uint64()
+	for _, tk := range tasks()[3:] {
+		one := trainSteps(t, tk, 50, 250, seed, dp.DeviceIDs(0))
+		last := one.losses[49]
+		for _, s := range strategies {
+			got := trainSteps(t, tk, 50, 250, seed, dp.WithStrategy(s))
+			d, l := apart(got.params, one.params), math.Abs(got.losses[49]/last-1)
+			if !(d < 1e-5) || !(l < 1e-4) {
+				t.Errorf("%s, %v, seed %d: parameters are %.3g apart from one card's, losses %.3g", tk.name, s, seed, d, l)
 			}
 		}
 	}
