@@ -209,9 +209,14 @@ func TestMicroBatchesEqualTheWhole(t *testing.T) {
 	}
 }
 
-func TestHostWithoutCards(t *testing.T) {
-	cudaopstest.Setup(t, "", "")
-	d, err := dp.New(mlp(), nn.CrossEntropy(), nn.SGD(0.1))
+func TestHost(t *testing.T) {
+	t.Run("without cards", func(t *testing.T) { trainOnHost(t, "") })
+	t.Run("beside cards", func(t *testing.T) { trainOnHost(t, "2x64MiB", dp.DeviceIDs(dp.Host)) })
+}
+
+func trainOnHost(t *testing.T, cards string, opts ...dp.Option) {
+	cudaopstest.Setup(t, cards, "")
+	d, err := dp.New(mlp(), nn.CrossEntropy(), nn.SGD(0.1), opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,7 +259,7 @@ func TestNewRefuses(t *testing.T) {
 		want  []string
 	}{
 		{"a card that is not there", mlp(), []dp.Option{dp.DeviceIDs(1, 4)}, []string{"Invalid device id", "cuda:0 = physical card 3, primary", "0 to 3", "dp.DeviceIDs(0, 1)"}},
-		{"a negative card", mlp(), []dp.Option{dp.DeviceIDs(-1)}, []string{"Invalid device id"}},
+		{"the host among cards", mlp(), []dp.Option{dp.DeviceIDs(0, dp.Host)}, []string{"Invalid device id"}},
 		{"an output card that is not there", mlp(), []dp.Option{dp.OutputDevice(7)}, []string{"output_device 7", "Invalid device id"}},
 		{"a card twice", mlp(), []dp.Option{dp.DeviceIDs(0, 2, 0)}, []string{"[0, 2, 0]", "card 0 twice"}},
 		{"no card", mlp(), []dp.Option{dp.DeviceIDs()}, []string{"names no card"}},

@@ -69,7 +69,7 @@ type config struct {
 type Option func(*config)
 
 // DeviceIDs names the cards to train on, by logical number; the first is the primary card. The default is all visible cards,
-// or the host when there is none.
+// or the host when there is none. DeviceIDs(Host) trains on the host whatever cards there are.
 func DeviceIDs(ids ...int) Option {
 	return func(c *config) { c.ids, c.idsSet = slices.Clone(ids), true }
 }
@@ -122,7 +122,7 @@ func (c *config) resolve() error {
 		return errors.New("dp: DeviceIDs() names no card: name some, or leave it out for all visible ones")
 	}
 	for i, id := range c.ids {
-		if id == Host && len(c.ids) == 1 && len(cards) == 0 {
+		if id == Host && len(c.ids) == 1 {
 			continue
 		}
 		if _, err := cudaops.DeviceProperties(id); err != nil {
