@@ -409,43 +409,36 @@ func TestInputsAtTheDoor(t *testing.T) {
 
 func TestForwardGathers(t *testing.T) {
 	cudaopstest.Setup(t, "4x64MiB", "")
-	rng := rand.New(rand.NewPCG(5, 5))
-	model := nn.Sequential(nn.Linear(12, 7), nn.Dropout(0.5), nn.ReLU())
-	var want []float32
-	for _, opts := range [][]dp.Option{
-		{dp.DeviceIDs(0)}, {dp.DeviceIDs(0, 1, 2, 3)}, {dp.OutputDevice(3)}, {dp.OutputDevice(dp.Host)}, {dp.DeviceIDs(1, 2), dp.OutputDevice(0)},
-	} {
-		d, err := dp.New(nn.Sequential(model), nn.MSE(), nn.SGD(0.1), append(opts, dp.Seed(1))...)
-		if err == nil && want == nil {
-			want = []float32{}
-		}
+	forward := func(n int, opts ...dp.Option) []float32 {
+		model := nn.Sequential(nn.Linear(12, 7), nn.Dropout(0.5), nn.ReLU())
+		d, err := dp.New(model, nn.MSE(), nn.SGD(0.1), append(opts, dp.Seed(1))...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, n := range []int{9, 2} {
-			x, _ := batchOf(rand.New(rand.NewPCG(9, uint64(n))), n, []int{12}, 2)
-			out, err := d.Forward(t.Context(), x)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !slices.Equal(out.Shape(), []int{n, 7}) {
-				t.Errorf("%v: shape is %v", opts, out.Shape())
-			}
-			if n != 9 {
-				continue
-			}
-			if len(want) == 0 {
-				want = out.Data().([]float32)
-			} else if d := apart(out.Data().([]float32), want); !(d < 1e-6) {
-				t.Errorf("outputs are %v apart from one card's", d)
-			}
-		}
-		closed(t, d)
-		if err := nn.To(model, nn.Host); err != nil {
+		defer closed(t, d)
+		x, _ := batchOf(rand.New(rand.NewPCG(9, uint64(n))), n, []int{12}, 2)
+		out, err := d.Forward(t.Context(), x)
+		if err != nil {
 			t.Fatal(err)
 		}
+		if !slices.Equal(out.Shape(), []int{n, 7}) {
+			t.Errorf("outputs of %d samples have shape %v", n, out.Shape())
+		}
+		return out.Data().([]float32)
 	}
-	_ = rng
+	for _, n := range []int{9, 2} {
+		want := forward(n, dp.DeviceIDs(0))
+		for name, opts := range map[string][]dp.Option{
+			"all cards":                           {},
+			"output on another one":               {dp.OutputDevice(3)},
+			"output on the host":                  {dp.OutputDevice(dp.Host)},
+			"output on a card that takes no part": {dp.DeviceIDs(1, 2), dp.OutputDevice(0)},
+		} {
+			if d := apart(forward(n, opts...), want); !(d < 1e-6) {
+				t.Errorf("%d samples, %s: outputs are %v apart from one card's", n, name, d)
+			}
+		}
+	}
 }
 
 // TestMemoryIsExact compares what training says it holds with the cards' allocators.
@@ -721,5 +714,54 @@ func TestStepAllocatesNothing(t *testing.T) {
 			t.Errorf("cards %q: a step allocates %v times", cards, allocs)
 		}
 		closed(t, d)
+	}
+}
+
+// sideways takes samples in columns and gives its outputs in columns.
+type sideways struct{ FC *nn.LinearLayer }
+
+func (m *sideways) Forward(g *nn.Graph, x *gorgonia.Node) (*gorgonia.Node, error) {
+	rows, err := gorgonia.Transpose(x, 1, 0)
+	if err != nil {
+		return nil, err
+	}
+	h, err := m.FC.Forward(g, rows)
+	if err != nil {
+		return nil, err
+	}
+	return gorgonia.Transpose(h, 1, 0)
+}
+
+// TestDim scatters and gathers columns.
+func TestDim(t *testing.T) {
+	cudaopstest.Setup(t, "3x64MiB", "")
+	rng := rand.New(rand.NewPCG(5, 5))
+	const n = 7
+	x, _ := batchOf(rng, 4, []int{n}, 2)
+	y, _ := batchOf(rng, 2, []int{n}, 2)
+	run := func(ids ...int) ([]float32, []float32) {
+		d, err := dp.New(&sideways{nn.Linear(4, 2)}, nn.MSE(), nn.SGD(0.1), dp.Seed(1), dp.Dim(1), dp.DeviceIDs(ids...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer closed(t, d)
+		for range 5 {
+			if _, err := d.Step(t.Context(), x, y); err != nil {
+				t.Fatal(err)
+			}
+		}
+		out, err := d.Forward(t.Context(), x)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(out.Shape(), []int{2, n}) {
+			t.Errorf("on %v: outputs are %v", ids, out.Shape())
+		}
+		return state(t, d), out.Data().([]float32)
+	}
+	params, out := run(0)
+	gotParams, gotOut := run(0, 1, 2)
+	if d, o := apart(gotParams, params), apart(gotOut, out); !(d < 1e-5) || !(o < 1e-5) {
+		t.Errorf("three cards: parameters are %.3g, outputs %.3g apart from one card's", d, o)
 	}
 }
