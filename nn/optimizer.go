@@ -80,3 +80,8 @@ func decayed(g *ir.Graph, p, grad *ir.Value, w float64) *ir.Value {
 func lerp(g *ir.Graph, a, b *ir.Value, t float64) *ir.Value {
 	return g.Plus(a, g.Scale(g.Minus(b, a), t))
 }
+
+// descend is p - lr*step, written so that a product and a sum make it.
+func descend(g *ir.Graph, p, step, lr *ir.Value) *ir.Value {
+	return g.Plus(g.Times(step, g.Neg(lr)), p)
+}

@@ -91,5 +91,5 @@ func (o *RMSpropOptimizer) Update(g *ir.Graph, p, grad *ir.Value, state, hyper [
 	if o.centered {
 		next = append(next, avg)
 	}
-	return g.Minus(p, g.Times(step, hyper[0])), next
+	return descend(g, p, step, hyper[0]), next
 }

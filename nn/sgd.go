@@ -90,7 +90,7 @@ func (o *SGDOptimizer) HyperAt(step int, lr float64) []float64 {
 func (o *SGDOptimizer) Update(g *ir.Graph, p, grad *ir.Value, state, hyper []*ir.Value) (*ir.Value, []*ir.Value) {
 	d := decayed(g, p, grad, o.weightDecay)
 	if o.momentum == 0 {
-		return g.Minus(p, g.Times(d, hyper[0])), nil
+		return descend(g, p, d, hyper[0]), nil
 	}
 	share := d
 	if o.damps() {
@@ -101,5 +101,5 @@ func (o *SGDOptimizer) Update(g *ir.Graph, p, grad *ir.Value, state, hyper []*ir
 	if o.nesterov {
 		step = g.Plus(d, g.Scale(buf, o.momentum))
 	}
-	return g.Minus(p, g.Times(step, hyper[0])), []*ir.Value{buf}
+	return descend(g, p, step, hyper[0]), []*ir.Value{buf}
 }

@@ -184,3 +184,29 @@ func BenchmarkCompile(b *testing.B) {
 		}
 	}
 }
+
+func TestScalesJoin(t *testing.T) {
+	x := &Slot{Region: Input, Name: "x", Shape: Of(2, 3)}
+	lr := &Slot{Region: Hyper, Name: "lr", Shape: Of()}
+	out := slotsOf(Output, "y z", Of(2, 3), Of(2, 3))
+	var g Graph
+	scaled := g.Times(g.Scale(g.Times(g.Read(x), g.Read(lr)), 3), g.Const(0.5))
+	g.Store(out[0], scaled)
+	// A product with another use is made once, for both.
+	twice := g.Scale(g.Map(Exp, g.Read(x)), 3)
+	g.Store(out[1], g.Plus(g.Scale(twice, 5), twice))
+	var checks []Check
+	s, err := simplify(&g, &checks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wide := 0
+	for _, v := range s.Values {
+		if isMap(v, Mul) && v.Shape.Size() > 1 {
+			wide++
+		}
+	}
+	if wide != 3 {
+		t.Errorf("%d products of all elements, want 3:\n%s", wide, s)
+	}
+}

@@ -172,6 +172,9 @@ func (s *simplifier) rewriteMap(op Map, shape Shape, args []*Value) *Value {
 			return a
 		}
 	case Mul:
+		if v := s.joinScales(shape, args[0], args[1]); v != nil {
+			return v
+		}
 		switch {
 		case isConst(a, 1):
 			return args[1]
@@ -196,6 +199,46 @@ func (s *simplifier) rewriteMap(op Map, shape Shape, args []*Value) *Value {
 			return s.emit(Map{Sqrt}, shape, a)
 		case isConst(args[1], -1):
 			return s.emit(Map{Recip}, shape, a)
+		}
+	}
+	return nil
+}
+
+// joinScales turns (x*s)*t, of which s and t are repeated scalars, into x*(s*t), where x*s has no other use: one product an
+// element less.
+func (s *simplifier) joinScales(shape Shape, a, b *Value) *Value {
+	t, inner := s.scalar(b), a
+	if t == nil {
+		t, inner = s.scalar(a), b
+	}
+	if t == nil || !isMap(inner, Mul) || s.uses[inner] != 1 {
+		return nil
+	}
+	x, u := inner.Args[0], s.scalar(inner.Args[1])
+	if u == nil {
+		x, u = inner.Args[1], s.scalar(inner.Args[0])
+	}
+	if u == nil || s.scalar(x) != nil {
+		return nil
+	}
+	both := s.emit(Map{Mul}, Of(), u, t)
+	ones := make(Shape, len(shape))
+	for i := range ones {
+		ones[i] = 1
+	}
+	return s.emit(Map{Mul}, shape, x, s.emit(Broadcast{}, shape, s.emit(Reshape{}, ones, both)))
+}
+
+// scalar returns the scalar that v repeats in every element, or nil.
+func (s *simplifier) scalar(v *Value) *Value {
+	switch op := v.Op.(type) {
+	case Const:
+		if v.Shape.Size() > 1 {
+			return s.emit(op, Of())
+		}
+	case Broadcast:
+		if a := v.Args[0]; a.Shape.Size() == 1 {
+			return s.emit(Reshape{}, Of(), a)
 		}
 	}
 	return nil
