@@ -27,7 +27,7 @@
 // # Errors
 //
 // A caller's mistake is found before anything has run, and is an error that names it: [*cudaops.InvalidDeviceError],
-// [*DuplicateDeviceError], [*PrimaryCardError], [*InputError], an index error for a label outside the classes. When a rank fails,
+// [*DuplicateDeviceError], [*PrimaryCardError], [*InputError], [*IndexError] for a label outside the classes. When a rank fails,
 // all are joined and the lowest failing rank's error is returned as a [*ReplicaError]; parameters are then as before the step. A
 // context that ends stops a step before its update, or not at all.
 package dp

@@ -325,7 +325,7 @@ func TestStepRefuses(t *testing.T) {
 	}{
 		{"no input", nil, y, "input: there is none"},
 		{"no target", x, nil, "target: there is none"},
-		{"a label outside the classes", x, bad, "label 12 at index 4 is outside 0..4"},
+		{"a label outside the classes", x, bad, "dp: target: label 12 at index 4 is outside 0..4"},
 		{"labels that are floats", x, floats, "target float32[6]: give an integer type"},
 		{"fewer labels than samples", x, five, "target int32[5]: the loss takes i32[6]"},
 		{"a wrong width", short, y, "11"},
@@ -335,7 +335,7 @@ func TestStepRefuses(t *testing.T) {
 			t.Errorf("%s: error is %v, want one with %q", c.name, err, c.want)
 		}
 	}
-	var index *ir.IndexError
+	var index *dp.IndexError
 	if _, err := d.Step(t.Context(), x, bad); !errors.As(err, &index) || index.Index != 4 {
 		t.Errorf("not an index error: %v", err)
 	}
@@ -529,7 +529,7 @@ func TestFailingReplicaNamesItself(t *testing.T) {
 		before := state(t, d)
 		_, err = d.Step(t.Context(), x, y)
 		var replica *dp.ReplicaError
-		var index *ir.IndexError
+		var index *dp.IndexError
 		if !errors.As(err, &replica) || replica.Replica != 2 || replica.Device != 2 || !errors.As(err, &index) || index.Value != 77 {
 			t.Errorf("%v: error is %v, want replica 2's about index 77", s, err)
 		}

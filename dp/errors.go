@@ -7,6 +7,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/tandem-train/tandem/cudaops"
+	"github.com/tandem-train/tandem/internal/ir"
 )
 
 // DuplicateDeviceError is the error of naming a card twice.
@@ -72,6 +73,17 @@ func inputError(what string, t tensor.Tensor, format string, args ...any) error 
 		e.Dtype, e.Shape = t.Dtype().String(), t.Shape()
 	}
 	return e
+}
+
+// IndexError is the error of a label or an index outside its range. It names its place in the batch.
+type IndexError = ir.IndexError
+
+// verify checks the batch that a check is about.
+func verify(c ir.Check, b batch) error {
+	if err := c.Verify(asInts(b.bytes)); err != nil {
+		return fmt.Errorf("dp: %s: %w", c.Slot.Name, err)
+	}
+	return nil
 }
 
 // ReplicaError is the failure of one replica.

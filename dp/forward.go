@@ -55,7 +55,7 @@ func (t *DataParallel) Forward(ctx context.Context, x tensor.Tensor) (*tensor.De
 		t.forwards[key] = plan
 	}
 	for _, c := range plan.progs[0].Checks {
-		if err := c.Verify(asInts(bx.bytes)); err != nil {
+		if err := verify(c, bx); err != nil {
 			return nil, err
 		}
 	}

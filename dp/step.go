@@ -45,7 +45,7 @@ func (t *DataParallel) Step(ctx context.Context, x, y tensor.Tensor) (float64, e
 		if c.Slot.Name != plan.target.Name {
 			b = bx
 		}
-		if err := c.Verify(asInts(b.bytes)); err != nil {
+		if err := verify(c, b); err != nil {
 			return 0, err
 		}
 	}
