@@ -27,25 +27,7 @@ func random(rng *rand.Rand, dims ...int) array {
 func (e *experiment) differences(rng *rand.Rand, y, dy *gorgonia.Node) {
 	e.t.Helper()
 	e.outs["y"] = y
-	g, in, out := e.lowered()
-	size := regionSizes(out)
-	for _, s := range in {
-		size[ir.Input] = max(size[ir.Input], s.End())
-	}
-	eval := func() map[string][]float64 {
-		env := ref.NewEnv(size)
-		for n, s := range in {
-			copy(env.At(s), e.feeds[n])
-		}
-		if err := ref.Eval(env, ir.Part{Graph: g}); err != nil {
-			e.t.Fatal(err)
-		}
-		got := map[string][]float64{}
-		for name, s := range out {
-			got[name] = env.At(s)
-		}
-		return got
-	}
+	eval := e.evaluator()
 	loss := func() float64 {
 		sum := 0.0
 		for i, v := range eval()["y"] {

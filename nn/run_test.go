@@ -146,23 +146,32 @@ func regionSizes(slots ...map[string]*ir.Slot) (size [ir.NumRegions]int) {
 // byRef computes in float64.
 func (e *experiment) byRef() map[string][]float64 {
 	e.t.Helper()
+	return e.evaluator()()
+}
+
+// evaluator lowers the experiment once and returns what computes it in float64 from the feeds of the moment.
+func (e *experiment) evaluator() func() map[string][]float64 {
+	e.t.Helper()
 	g, in, out := e.lowered()
 	size := regionSizes(out)
 	for _, s := range in {
 		size[ir.Input] = max(size[ir.Input], s.End())
 	}
-	env := ref.NewEnv(size)
-	for n, s := range in {
-		copy(env.At(s), e.feeds[n])
+	return func() map[string][]float64 {
+		e.t.Helper()
+		env := ref.NewEnv(size)
+		for n, s := range in {
+			copy(env.At(s), e.feeds[n])
+		}
+		if err := ref.Eval(env, ir.Part{Graph: g}); err != nil {
+			e.t.Fatal(err)
+		}
+		got := map[string][]float64{}
+		for name, s := range out {
+			got[name] = env.At(s)
+		}
+		return got
 	}
-	if err := ref.Eval(env, ir.Part{Graph: g}); err != nil {
-		e.t.Fatal(err)
-	}
-	got := map[string][]float64{}
-	for name, s := range out {
-		got[name] = env.At(s)
-	}
-	return got
 }
 
 // byHost compiles and computes in float32.
