@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 	"gorgonia.org/gorgonia"
@@ -763,5 +764,56 @@ func TestDim(t *testing.T) {
 	gotParams, gotOut := run(0, 1, 2)
 	if d, o := apart(gotParams, params), apart(gotOut, out); !(d < 1e-5) || !(o < 1e-5) {
 		t.Errorf("three cards: parameters are %.3g, outputs %.3g apart from one card's", d, o)
+	}
+}
+
+// TestCancelledStepsLeaveNothing stops steps at any moment, on ranks that wait for each other, and wants what one card makes of
+// the steps that were completed: none was done by half, or by some ranks only.
+func TestCancelledStepsLeaveNothing(t *testing.T) {
+	cudaopstest.Setup(t, "4x64MiB", "")
+	tk := tasks()[0]
+	for _, s := range strategies {
+		seed := rand.Uint64()
+		rng := rand.New(rand.NewPCG(seed, 1))
+		several, err := dp.New(tk.model(), tk.loss(), tk.opt(), dp.Seed(seed), dp.WithStrategy(s))
+		if err != nil {
+			t.Fatal(err)
+		}
+		one, err := dp.New(tk.model(), tk.loss(), tk.opt(), dp.Seed(seed), dp.DeviceIDs(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var took time.Duration // of a step
+		stopped := 0
+		for i := range 200 {
+			x, y := batchOf(rng, 9, tk.in, tk.out)
+			ctx, cancel := context.WithCancel(t.Context())
+			if i > 5 {
+				ctx, cancel = context.WithTimeout(t.Context(), time.Duration(rng.Float64()*1.5*float64(took)))
+			}
+			start := time.Now()
+			_, err := several.Step(ctx, x, y)
+			took = max(time.Since(start), 10*time.Microsecond)
+			cancel()
+			switch {
+			case errors.Is(err, context.DeadlineExceeded):
+				stopped++
+				continue
+			case err != nil:
+				t.Fatalf("%v, seed %d: %v", s, seed, err)
+			}
+			if _, err := one.Step(t.Context(), x, y); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if several.Steps() != one.Steps() {
+			t.Errorf("%v, seed %d: %d steps counted, %d done", s, seed, several.Steps(), one.Steps())
+		}
+		if d := apart(state(t, several), state(t, one)); !(d < 1e-4) {
+			t.Errorf("%v, seed %d: after %d stopped steps, parameters are %.3g apart from one card's", s, seed, stopped, d)
+		}
+		t.Logf("%v: %d of 200 steps stopped, parameters %.3g apart", s, stopped, apart(state(t, several), state(t, one)))
+		closed(t, several)
+		closed(t, one)
 	}
 }
