@@ -146,7 +146,7 @@ func (p *part) store(st Store) {
 		// The source will be gone at the end of the graph: copy it aside first.
 		v := st.Value
 		c := &unit{op: Copy{}, root: &Value{ID: v.ID, Op: Reshape{}, Args: []*Value{v}, Shape: v.Shape, DType: v.DType, Name: v.Name}}
-		c.result, c.min, c.max = c.root, v.ID, v.ID
+		c.result, c.max = c.root, v.ID
 		p.f.addUnit(c)
 		for _, o := range p.f.g.Stores {
 			if overlaps(o.Slot, r.Slot) && p.f.unit[p.f.views[o.Value].base] != nil {

@@ -2,6 +2,7 @@ package ir
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 )
 
@@ -15,8 +16,7 @@ type unit struct {
 	relu    bool
 	needs   []*Value // what it reads from memory, and what it read before a merge made it its own
 	after   []*unit  // units that must run before this one though it reads nothing of theirs
-	min     int      // smallest and largest ID of what it computes
-	max     int
+	max     int      // largest ID of what it computes
 	mark    int      // for searches
 	pos     int      // position in the schedule
 	outs    []*Value // what it leaves in memory
@@ -76,7 +76,7 @@ func fuse(g *Graph) *fuser {
 // start gives v the unit that computes it alone, and its view.
 func (f *fuser) start(v *Value) {
 	own := func(op Op) {
-		u := &unit{op: op, root: v, min: v.ID, max: v.ID}
+		u := &unit{op: op, root: v, max: v.ID}
 		if _, ok := op.(Fused); ok {
 			u.members = []*Value{v}
 		} else {
@@ -107,7 +107,7 @@ func (f *fuser) start(v *Value) {
 			w := f.views[a]
 			if !strided(v.Op) && !w.contiguous() {
 				// The op wants it contiguous.
-				c := &unit{op: Copy{}, root: a, result: a, min: a.ID, max: a.ID}
+				c := &unit{op: Copy{}, root: a, result: a, max: a.ID}
 				f.needStorage(w.base)
 				f.views[a] = wholeView(a)
 				f.unit[a] = c
@@ -133,12 +133,14 @@ func (f *fuser) needStorage(v *Value) {
 	}
 	switch v.Op.(type) {
 	case Iota, Rand:
-		f.unit[v] = &unit{op: Fused{}, root: v, members: []*Value{v}, min: v.ID, max: v.ID}
 	case Const:
-		if v.Shape.Size() > maxConst {
-			f.unit[v] = &unit{op: Fused{}, root: v, members: []*Value{v}, min: v.ID, max: v.ID}
+		if v.Shape.Size() <= maxConst {
+			return
 		}
+	default:
+		return
 	}
+	f.unit[v] = &unit{op: Fused{}, root: v, members: []*Value{v}, max: v.ID}
 }
 
 // maxConst is the size up to which a constant tensor is kept in the Consts region rather than filled in each step.
@@ -177,7 +179,7 @@ func (f *fuser) takeEpilogue(u *unit) {
 func (f *fuser) take(u *unit, v *Value) {
 	u.result = v
 	f.unit[v] = u
-	u.min, u.max = min(u.min, v.ID), max(u.max, v.ID)
+	u.max = max(u.max, v.ID)
 }
 
 // inMemory reports whether v lies in memory for others to read.
@@ -209,7 +211,6 @@ func (f *fuser) takePrologue(u *unit, v *Value) {
 	}
 	u.members = append(u.members, v)
 	f.unit[v] = u
-	u.min = min(u.min, v.ID)
 	for _, a := range v.Args {
 		f.takePrologue(u, a)
 	}
@@ -230,15 +231,15 @@ func (f *fuser) merge(a, b *unit) {
 		}
 	}
 	f.search++
-	for _, v := range f.needsOf(b) {
-		if p := f.unit[v]; p != nil && p != a && p != b && f.reaches(p, a) {
+	for p := range f.preds(b) {
+		if p != a && f.reaches(p, a) {
 			return
 		}
 	}
 	a.needs = append(f.needsOf(a), f.needsOf(b)...)
 	a.members = append(a.members, b.members...)
 	slices.SortFunc(a.members, func(x, y *Value) int { return x.ID - y.ID })
-	a.min, a.max = min(a.min, b.min), max(a.max, b.max)
+	a.max = max(a.max, b.max)
 	for _, v := range b.members {
 		f.unit[v] = a
 	}
@@ -255,12 +256,7 @@ func (f *fuser) reaches(u, target *unit) bool {
 		return false
 	}
 	u.mark = f.search
-	for _, v := range f.needsOf(u) {
-		if p := f.unit[v]; p != nil && p != u && f.reaches(p, target) {
-			return true
-		}
-	}
-	for _, p := range u.after {
+	for p := range f.preds(u) {
 		if f.reaches(p, target) {
 			return true
 		}
@@ -321,10 +317,8 @@ func (f *fuser) copySource(u *unit) view {
 
 // inlined reports whether u's loop makes a itself instead of loading it.
 func (f *fuser) inlined(u *unit, a *Value) bool {
-	if !isFused(u) && len(u.members) == 0 {
-		if _, ok := u.op.(Reduce); !ok {
-			return false
-		}
+	if _, reduces := u.op.(Reduce); !reduces && !isFused(u) {
+		return false // it has no loop
 	}
 	switch a.Op.(type) {
 	case Const, Iota, Rand:
@@ -333,15 +327,20 @@ func (f *fuser) inlined(u *unit, a *Value) bool {
 	return false
 }
 
-// preds lists the units that must run before u.
-func (f *fuser) preds(u *unit) []*unit {
-	out := slices.Clone(u.after)
-	for _, v := range f.needsOf(u) {
-		if p := f.unit[v]; p != nil && p != u {
-			out = append(out, p)
+// preds yields the units that must run before u, some of them more than once.
+func (f *fuser) preds(u *unit) iter.Seq[*unit] {
+	return func(yield func(*unit) bool) {
+		for _, v := range f.needsOf(u) {
+			if p := f.unit[v]; p != nil && p != u && !yield(p) {
+				return
+			}
+		}
+		for _, p := range u.after {
+			if !yield(p) {
+				return
+			}
 		}
 	}
-	return out
 }
 
 // addUnit adds a unit that computes a value which is not the graph's own.
@@ -372,7 +371,7 @@ func (f *fuser) schedule() ([]*unit, error) {
 	next := map[*unit][]*unit{}
 	for _, u := range units {
 		seen := map[*unit]bool{}
-		for _, p := range f.preds(u) {
+		for p := range f.preds(u) {
 			if !seen[p] {
 				seen[p] = true
 				waits[u]++

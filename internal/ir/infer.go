@@ -1,6 +1,7 @@
 package ir
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -252,7 +253,7 @@ func inferRows(op Op, args []*Value) (Shape, DType, error) {
 
 func inferMatMul(a, b *Value) (Shape, DType, error) {
 	n := len(a.Shape)
-	if err := cmpErr(needs(a, F32, -1), needs(b, F32, n)); err != nil {
+	if err := cmp.Or(needs(a, F32, -1), needs(b, F32, n)); err != nil {
 		return nil, F32, err
 	}
 	if n != 2 && n != 3 || a.Shape[n-1] != b.Shape[n-2] || n == 3 && a.Shape[0] != b.Shape[0] {
@@ -261,15 +262,6 @@ func inferMatMul(a, b *Value) (Shape, DType, error) {
 	out := a.Shape.Clone()
 	out[n-1] = b.Shape[n-1]
 	return out, F32, nil
-}
-
-func cmpErr(errs ...error) error {
-	for _, e := range errs {
-		if e != nil {
-			return e
-		}
-	}
-	return nil
 }
 
 func (w Window) check() error {
@@ -297,7 +289,7 @@ func convShape(w Window, x, k Shape) (Shape, error) {
 
 func inferConv(op Op, args []*Value) (Shape, DType, error) {
 	a, b := args[0], args[1]
-	if err := cmpErr(needs(a, F32, 4), needs(b, F32, 4)); err != nil {
+	if err := cmp.Or(needs(a, F32, 4), needs(b, F32, 4)); err != nil {
 		return nil, F32, err
 	}
 	same := func(w Window, x, k, dy Shape) error {
@@ -371,7 +363,7 @@ func inferPool(op Op, args []*Value) (Shape, DType, error) {
 
 func inferLoss(op Op, args []*Value) (Shape, DType, error) {
 	x, y, w := args[0], args[1], args[2]
-	if err := cmpErr(needs(x, F32, 2), needs(y, I32, 1), needs(w, F32, 1)); err != nil {
+	if err := cmp.Or(needs(x, F32, 2), needs(y, I32, 1), needs(w, F32, 1)); err != nil {
 		return nil, F32, err
 	}
 	if x.Shape[0] != y.Shape[0] || x.Shape[1] != w.Shape[0] {

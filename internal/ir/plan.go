@@ -11,7 +11,7 @@ type buffer struct {
 // alignment of buffers and constants, in elements: 256 bytes, what cards load best.
 const alignment = 64
 
-func align(n int) int { return (n + alignment - 1) / alignment * alignment }
+func align(n int) int { return roundUp(n, alignment) }
 
 // plan gives every buffer an offset such that buffers alive at the same time do not overlap, and returns the elements of the
 // arena. Large buffers choose first, each the lowest gap that takes it: the usual greedy rule, within a few percent of the

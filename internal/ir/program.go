@@ -201,7 +201,7 @@ func (m Memory) Own() int64 { return m.Activations + m.Inputs + m.Outputs + m.Co
 // AllocUnit is the size that allocations are rounded up to, in bytes.
 const AllocUnit = 512
 
-func roundUp(n, unit int64) int64 { return (n + unit - 1) / unit * unit }
+func roundUp[T int | int64](n, unit T) T { return (n + unit - 1) / unit * unit }
 
 // Memory returns what the program needs, known before it runs. The Hyper scalars count as input.
 func (p *Program) Memory() Memory {
