@@ -220,12 +220,12 @@ func (t *DataParallel) push() error {
 	l := t.compiler.Layout
 	return t.team.do(context.Background(), rankFunc(func(r *rank) error {
 		for _, p := range l.Params {
-			if err := r.mem[ir.Params].Write(4*int64(p.Slot.Offset), asBytes(p.Parameter.Data())); err != nil {
+			if err := r.mem[ir.Params].Write(4*int64(p.Slot.Offset), ir.Bytes(p.Parameter.Data())); err != nil {
 				return fmt.Errorf("%s: %w", p.Name, err)
 			}
 		}
 		for _, b := range l.Buffers {
-			if err := r.mem[ir.Buffers].Write(4*int64(b.Slot.Offset), asBytes(b.Buffer.Data())); err != nil {
+			if err := r.mem[ir.Buffers].Write(4*int64(b.Slot.Offset), ir.Bytes(b.Buffer.Data())); err != nil {
 				return fmt.Errorf("%s: %w", b.Name, err)
 			}
 		}
@@ -241,12 +241,12 @@ func (t *DataParallel) pull() error {
 			return nil
 		}
 		for _, p := range l.Params {
-			if err := r.mem[ir.Params].Read(4*int64(p.Slot.Offset), asBytes(p.Parameter.Data())); err != nil {
+			if err := r.mem[ir.Params].Read(4*int64(p.Slot.Offset), ir.Bytes(p.Parameter.Data())); err != nil {
 				return fmt.Errorf("%s: %w", p.Name, err)
 			}
 		}
 		for _, b := range l.Buffers {
-			if err := r.mem[ir.Buffers].Read(4*int64(b.Slot.Offset), asBytes(b.Buffer.Data())); err != nil {
+			if err := r.mem[ir.Buffers].Read(4*int64(b.Slot.Offset), ir.Bytes(b.Buffer.Data())); err != nil {
 				return fmt.Errorf("%s: %w", b.Name, err)
 			}
 		}

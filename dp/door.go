@@ -2,9 +2,10 @@ package dp
 
 import (
 	"fmt"
-	"unsafe"
 
 	"gorgonia.org/tensor"
+
+	"github.com/tandem-train/tandem/internal/ir"
 )
 
 // door turns what a caller passes into what programs take: row-major float32 or int32. Its buffers are kept from step to step.
@@ -32,7 +33,7 @@ func isInt(dt tensor.Dtype) bool {
 // floatsOf passes a tensor as float32: a row-major float32 tensor as it is, others converted.
 func (d *door) floatsOf(what string, t tensor.Tensor) (batch, error) {
 	if x, ok := rowMajor[float32](t); ok {
-		return batch{t.Shape(), false, asBytes(x)}, nil
+		return batch{t.Shape(), false, ir.Bytes(x)}, nil
 	}
 	dense, err := contiguous(what, t)
 	if err != nil {
@@ -62,13 +63,13 @@ func (d *door) floatsOf(what string, t tensor.Tensor) (batch, error) {
 	default:
 		return batch{}, inputError(what, t, "give float32, float64 or an integer type")
 	}
-	return batch{t.Shape(), false, asBytes(d.floats)}, nil
+	return batch{t.Shape(), false, ir.Bytes(d.floats)}, nil
 }
 
 // intsOf passes an integer tensor as int32.
 func (d *door) intsOf(what string, t tensor.Tensor) (batch, error) {
 	if x, ok := rowMajor[int32](t); ok {
-		return batch{t.Shape(), true, asBytes(x)}, nil
+		return batch{t.Shape(), true, ir.Bytes(x)}, nil
 	}
 	if !isInt(t.Dtype()) {
 		return batch{}, inputError(what, t, "give an integer type, such as int32 or int")
@@ -105,7 +106,7 @@ func (d *door) intsOf(what string, t tensor.Tensor) (batch, error) {
 	if at >= 0 {
 		return batch{}, inputError(what, t, "the element at index %d does not fit int32", at)
 	}
-	return batch{t.Shape(), true, asBytes(d.ints)}, nil
+	return batch{t.Shape(), true, ir.Bytes(d.ints)}, nil
 }
 
 // rowMajor returns the elements of t where they lie row-major in a slice of that type.
@@ -194,8 +195,4 @@ func resize[T any](s []T, n int) []T {
 		return make([]T, n)
 	}
 	return s[:n]
-}
-
-func asBytes[T float32 | int32](x []T) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
 }

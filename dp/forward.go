@@ -153,10 +153,10 @@ func (p *forwardPlan) result(dim int) (*tensor.Dense, error) {
 	var dst []byte
 	if p.dtype == ir.I32 {
 		ints = make([]int32, n)
-		dst = asBytes(ints)
+		dst = ir.Bytes(ints)
 	} else {
 		floats = make([]float32, n)
-		dst = asBytes(floats)
+		dst = ir.Bytes(floats)
 	}
 	src := p.bytes
 	if p.mem != nil {

@@ -111,7 +111,7 @@ func (j *stepJob) run(ctx context.Context, r *rank) error {
 			}
 		}
 		if h := l.mem[ir.Hyper]; h != nil {
-			if err := h.Write(0, asBytes(t.hyper)); err != nil {
+			if err := h.Write(0, ir.Bytes(t.hyper)); err != nil {
 				return err
 			}
 		}

@@ -3,6 +3,7 @@ package ir
 import (
 	"context"
 	"fmt"
+	"unsafe"
 )
 
 // Operand is a strided view of a region: where a step reads or writes.
@@ -257,6 +258,11 @@ type DeviceMemory interface {
 	Write(off int64, src []byte) error
 	Read(off int64, dst []byte) error
 	Free() error
+}
+
+// Bytes is the memory of x, as DeviceMemory reads and writes it.
+func Bytes[T float32 | int32](x []T) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
 }
 
 // Executable is a program ready to run on its memories.

@@ -110,34 +110,29 @@ func bytesOf(v gorgonia.Value, want arg) ([]byte, error) {
 	switch d := v.Data().(type) {
 	case []float32:
 		if want.dtype == ir.F32 && len(d) >= n {
-			return raw(d[:n]), nil
+			return ir.Bytes(d[:n]), nil
 		}
 	case float32:
 		if want.dtype == ir.F32 && n == 1 {
-			return raw([]float32{d}), nil
+			return ir.Bytes([]float32{d}), nil
 		}
 	case []int32:
 		if want.dtype == ir.I32 && len(d) >= n {
-			return raw(d[:n]), nil
+			return ir.Bytes(d[:n]), nil
 		}
 	case int32:
 		if want.dtype == ir.I32 && n == 1 {
-			return raw([]int32{d}), nil
+			return ir.Bytes([]int32{d}), nil
 		}
 	}
 	return nil, fmt.Errorf("%v %v, not %s%s", v.Dtype(), v.Shape(), want.dtype, want.shape)
-}
-
-// raw is the memory of x.
-func raw[T float32 | int32](x []T) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
 }
 
 // result copies the output into a new value.
 func (o *Op) result(pr *program) (gorgonia.Value, error) {
 	if pr.out.DType == ir.I32 {
 		x := make([]int32, o.out.Size())
-		if err := pr.mem[ir.Output].Read(0, raw(x)); err != nil {
+		if err := pr.mem[ir.Output].Read(0, ir.Bytes(x)); err != nil {
 			return nil, err
 		}
 		if len(o.out) == 0 {
@@ -146,7 +141,7 @@ func (o *Op) result(pr *program) (gorgonia.Value, error) {
 		return tensor.New(tensor.WithShape(o.out...), tensor.WithBacking(x)), nil
 	}
 	x := make([]float32, o.out.Size())
-	if err := pr.mem[ir.Output].Read(0, raw(x)); err != nil {
+	if err := pr.mem[ir.Output].Read(0, ir.Bytes(x)); err != nil {
 		return nil, err
 	}
 	if len(o.out) == 0 {

@@ -306,35 +306,3 @@ func (t *tapPanels) pack(dst []float32, width, first, count, k0, kn int) {
 		p += run
 	}
 }
-
-// ChannelSum is a plan for the gradient of a bias: dy [N,C,places] -> db [C].
-type ChannelSum struct {
-	pool         *Pool
-	n, c, places int
-	body         func(worker, part int)
-	db, dy       []float32
-}
-
-// NewChannelSum plans sums over all but dimension 1.
-func NewChannelSum(pool *Pool, n, channels, places int) *ChannelSum {
-	s := &ChannelSum{pool: pool, n: n, c: channels, places: places}
-	s.body = s.task
-	return s
-}
-
-// Run computes db [C] from dy [N,C,places].
-func (s *ChannelSum) Run(db, dy []float32) {
-	checkLen("sums of channels", db, s.c)
-	checkLen("input of sums of channels", dy, s.n*s.c*s.places)
-	s.db, s.dy = db, dy
-	s.pool.Run(s.c, s.body)
-	s.db, s.dy = nil, nil
-}
-
-func (s *ChannelSum) task(_, c int) {
-	sum := 0.0
-	for n := range s.n {
-		sum += s.pool.kern.vector.Sum(s.dy[(n*s.c+c)*s.places:][:s.places])
-	}
-	s.db[c] = float32(sum)
-}

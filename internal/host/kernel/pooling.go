@@ -80,14 +80,12 @@ func (p planes) out(y []float32, i int) []float32 { return y[i*p.outSz:][:p.outS
 // order wins, and the first NaN wins over everything.
 type MaxPool2d struct {
 	planes
-	shape                         Pool2dShape
-	rows, cols                    []span
-	forward, withPlaces           func(worker, part int)
-	gradFromPlaces, gradFromInput func(worker, part int)
+	shape         Pool2dShape
+	rows, cols    []span
+	forward, grad func(worker, part int)
 
 	// Of the run in progress: x and y are inputs or gradients.
 	x, dx, y []float32
-	places   []int32
 }
 
 // NewMaxPool2d plans poolings of the shape.
@@ -95,9 +93,9 @@ func NewMaxPool2d(pool *Pool, shape Pool2dShape) *MaxPool2d {
 	shape.check()
 	m := &MaxPool2d{shape: shape, rows: shape.spans(0), cols: shape.spans(1)}
 	m.planes = newPlanes(pool, shape.Planes, shape.H*shape.W, len(m.rows)*len(m.cols))
-	m.forward, m.withPlaces, m.gradFromPlaces, m.gradFromInput = m.forwardTask, m.placesTask, m.placesGradTask, m.inputGradTask
+	m.forward, m.grad = m.forwardTask, m.gradTask
 	if shape.Kernel == [2]int{2, 2} && shape.Stride == [2]int{2, 2} && shape.Padding == [2]int{} && shape.Dilation == [2]int{1, 1} && pool.kern.maxPairs != nil {
-		m.forward, m.gradFromInput = m.pairsTask, m.pairsGradTask
+		m.forward, m.grad = m.pairsTask, m.pairsGradTask
 	}
 	return m
 }
@@ -110,38 +108,13 @@ func (m *MaxPool2d) Run(y, x []float32) {
 	m.x, m.y = nil, nil
 }
 
-// RunPlaces is Run, and writes the index of the element that each window took, in its plane, to places [Planes,OH,OW]; -1
-// for a window that lies in the padding altogether.
-func (m *MaxPool2d) RunPlaces(y []float32, places []int32, x []float32) {
-	m.check(x, y)
-	m.checkPlaces(places)
-	m.x, m.y, m.places = x, y, places
-	m.run(m.withPlaces)
-	m.x, m.y, m.places = nil, nil, nil
-}
-
-// GradPlaces computes dx from dy and the places of RunPlaces.
-func (m *MaxPool2d) GradPlaces(dx, dy []float32, places []int32) {
-	m.check(dx, dy)
-	m.checkPlaces(places)
-	m.dx, m.y, m.places = dx, dy, places
-	m.run(m.gradFromPlaces)
-	m.dx, m.y, m.places = nil, nil, nil
-}
-
 // Grad computes dx from x and dy, finding the places again.
 func (m *MaxPool2d) Grad(dx, x, dy []float32) {
 	m.check(x, dy)
 	m.check(dx, dy)
 	m.dx, m.x, m.y = dx, x, dy
-	m.run(m.gradFromInput)
+	m.run(m.grad)
 	m.dx, m.x, m.y = nil, nil, nil
-}
-
-func (m *MaxPool2d) checkPlaces(places []int32) {
-	if len(places) != m.n*m.outSz {
-		panic(fmt.Sprintf("kernel: %d places for a pooling of %d elements", len(places), m.n*m.outSz))
-	}
 }
 
 // find returns the index of the element that a window takes, or -1.
@@ -163,18 +136,11 @@ func (m *MaxPool2d) find(x []float32, rows, cols span) int {
 func (m *MaxPool2d) forwardTask(_, part int) {
 	lo, hi := m.of(part)
 	for i := lo; i < hi; i++ {
-		m.plane(m.out(m.y, i), nil, m.in(m.x, i))
+		m.plane(m.out(m.y, i), m.in(m.x, i))
 	}
 }
 
-func (m *MaxPool2d) placesTask(_, part int) {
-	lo, hi := m.of(part)
-	for i := lo; i < hi; i++ {
-		m.plane(m.out(m.y, i), m.places[i*m.outSz:][:m.outSz], m.in(m.x, i))
-	}
-}
-
-func (m *MaxPool2d) plane(y []float32, places []int32, x []float32) {
+func (m *MaxPool2d) plane(y, x []float32) {
 	o := 0
 	for _, rows := range m.rows {
 		for _, cols := range m.cols {
@@ -184,28 +150,12 @@ func (m *MaxPool2d) plane(y []float32, places []int32, x []float32) {
 			} else {
 				y[o] = x[at]
 			}
-			if places != nil {
-				places[o] = int32(at)
-			}
 			o++
 		}
 	}
 }
 
-func (m *MaxPool2d) placesGradTask(_, part int) {
-	lo, hi := m.of(part)
-	for i := lo; i < hi; i++ {
-		dx, dy := m.in(m.dx, i), m.out(m.y, i)
-		clear(dx)
-		for o, at := range m.places[i*m.outSz:][:m.outSz] {
-			if at >= 0 {
-				dx[at] += dy[o]
-			}
-		}
-	}
-}
-
-func (m *MaxPool2d) inputGradTask(_, part int) {
+func (m *MaxPool2d) gradTask(_, part int) {
 	lo, hi := m.of(part)
 	for i := lo; i < hi; i++ {
 		dx, x, dy := m.in(m.dx, i), m.in(m.x, i), m.out(m.y, i)
@@ -234,7 +184,7 @@ func (m *MaxPool2d) pairsTask(_, part int) {
 	}
 }
 
-// pairsGradTask is inputGradTask for windows of 2 x 2 side by side.
+// pairsGradTask is gradTask for windows of 2 x 2 side by side.
 func (m *MaxPool2d) pairsGradTask(_, part int) {
 	w, ow := m.shape.W, len(m.cols)
 	lo, hi := m.of(part)
