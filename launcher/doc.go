@@ -1,0 +1,2 @@
+// Package launcher runs a program as the workers of a job.
+package launcher

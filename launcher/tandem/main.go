@@ -1,0 +1,4 @@
+// Command tandem runs programs as the workers of a job, one a card.
+package main
+
+func main() {}
