@@ -57,8 +57,10 @@ func (e *VariableError) Error() string {
 type Getenv = func(name string) (value string, set bool)
 
 // Lookup reads this process's place. It is nil for a process that is in no job.
+//
+// Open MPI is asked before Slurm: where mpirun starts its daemons by srun, their processes have the variables of a step of daemons, too.
 func Lookup(getenv Getenv) (*Place, error) {
-	for _, read := range []func(Getenv) (*Place, error){torchPlace, slurmPlace, openMPIPlace} {
+	for _, read := range []func(Getenv) (*Place, error){torchPlace, openMPIPlace, slurmPlace} {
 		if p, err := read(getenv); p != nil || err != nil {
 			return p, err
 		}
