@@ -2,7 +2,6 @@ package comm
 
 import (
 	"context"
-	"fmt"
 	"slices"
 )
 
@@ -39,7 +38,7 @@ func (l *local) meet(ctx context.Context, c Call, buf, src []float32) (state uin
 	}
 	if l.state.Load() != idle {
 		g.mu.Unlock()
-		return 0, &ArgumentError{l.rank, c.Op, "another call of this rank is in progress: one goroutine at a time uses a Comm"}
+		return 0, l.busy(c.Op)
 	}
 	l.call, l.buf, l.src = c, buf, src
 	l.arrived = true
@@ -194,7 +193,7 @@ func (g *group) fail(rank int, cause error) {
 		return
 	}
 	if cause == nil {
-		cause = fmt.Errorf("rank %d aborted and gave no cause", rank)
+		cause = noCause(rank)
 	}
 	g.cause = &BrokenError{Rank: rank, Cause: cause}
 	g.verdict = g.cause
