@@ -37,29 +37,49 @@ type simCard struct {
 // newSimDriver makes the cards of a TANDEM_SIM_CARDS value and lets a
 // CUDA_VISIBLE_DEVICES setting choose among them.
 func newSimDriver(spec string, visible setting) (*simDriver, Visibility, error) {
-	sizes, err := parseSimCards(spec)
+	all, err := simCards(spec)
 	if err != nil {
 		return nil, Visibility{}, err
 	}
-	uuids := make([]string, len(sizes))
-	for i := range uuids {
-		uuids[i] = simUUID(i)
+	uuids := make([]string, len(all))
+	for i, p := range all {
+		uuids[i] = p.UUID
 	}
 	v := ResolveVisible(uuids, visible.value, visible.set)
 	d := new(simDriver)
 	for _, physical := range v.Cards {
-		d.visible = append(d.visible, &simCard{info: cardInfo{
-			physical: physical,
-			props: Properties{
-				Name:                "Tandem Simulated Card",
-				UUID:                uuids[physical],
-				TotalMemory:         sizes[physical],
-				MultiProcessorCount: 1,
-				Simulated:           true,
-			},
-		}})
+		d.visible = append(d.visible, &simCard{info: cardInfo{physical: physical, props: all[physical]}})
 	}
 	return d, v, nil
+}
+
+// SimulatedCards are the properties of the cards that TANDEM_SIM_CARDS makes, by
+// physical number, visible or not. Without the variable there are none.
+func SimulatedCards() ([]Properties, error) {
+	spec := lookupSetting(simVariable)
+	if spec.value == "" {
+		return nil, nil
+	}
+	return simCards(spec.value)
+}
+
+// simCards are the cards of a TANDEM_SIM_CARDS value.
+func simCards(spec string) ([]Properties, error) {
+	sizes, err := parseSimCards(spec)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]Properties, len(sizes))
+	for i, size := range sizes {
+		all[i] = Properties{
+			Name:                "Tandem Simulated Card",
+			UUID:                simUUID(i),
+			TotalMemory:         size,
+			MultiProcessorCount: 1,
+			Simulated:           true,
+		}
+	}
+	return all, nil
 }
 
 // simUUID is the UUID of simulated card i: made up, the same on every machine,

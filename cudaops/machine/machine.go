@@ -1,0 +1,132 @@
+// Package machine lists the physical cards of a machine and what an environment makes of them. It is for tools such as `tandem devices`:
+// a program that computes asks package cudaops, which knows the visible cards only.
+//
+// [Inspect] lists the cards of TANDEM_SIM_CARDS where that is set, and else asks NVIDIA's management library (NVML). That takes cgo and
+// a driver; without them there are no cards, and [Machine.NVML] says why. Package cudaops computes on simulated cards and on the host
+// only, so cards that NVML knows are shown, but not used.
+//
+// Inspect reads the environment anew at every call, and may be called concurrently.
+package machine
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/tandem-train/tandem/cudaops"
+	"github.com/tandem-train/tandem/cudaops/internal/nvml"
+)
+
+// Unknown stands for a number that is not known.
+const Unknown = nvml.Unknown
+
+// Machine is the cards of a machine.
+type Machine struct {
+	Cards      []Card             // by physical number
+	Visibility cudaops.Visibility // what CUDA_VISIBLE_DEVICES makes of them
+
+	// NVML is why NVML told of no card: nil where it did, and where it was not asked, since cards are simulated.
+	NVML error
+}
+
+// Card is a physical card.
+type Card struct {
+	Physical   int // number in the machine, as nvidia-smi counts
+	Logical    int // number in processes of this environment, -1 for a card that is not visible
+	Properties cudaops.Properties
+	Node       int    // of the machine's memory (NUMA) that is next to it, or Unknown
+	Links      []Link // to other cards, as far as they are known
+
+	MemoryUsed  int64 // bytes, by all processes, or Unknown
+	Utilization int   // percent of time in which something ran, lately, or Unknown
+	Processes   []cudaops.ProcessMemory
+
+	Problem error // what NVML failed to tell
+}
+
+// Primary is whether it is the primary card of processes of this environment.
+func (c *Card) Primary() bool { return c.Logical == 0 }
+
+// Link is the way from a card to another.
+type Link struct {
+	To   int    // physical number of the other
+	Kind string // as nvidia-smi topo names it: NV4, PIX, PXB, PHB, NODE, SYS
+}
+
+// Inspect lists the cards of this machine. It fails for a variable without meaning ([*cudaops.VariableError]).
+// That NVML is missing or fails is no error: see [Machine.NVML].
+func Inspect() (Machine, error) { return inspect(nvml.Cards, "/sys") }
+
+// inspect asks list for cards that are not simulated, and the tree at sys where they are.
+func inspect(list func() ([]nvml.Card, error), sys string) (Machine, error) {
+	var m Machine
+	simulated, err := cudaops.SimulatedCards()
+	if err != nil {
+		return m, err
+	}
+	for i, p := range simulated {
+		m.Cards = append(m.Cards, Card{Physical: i, Properties: p, Node: Unknown, MemoryUsed: Unknown, Utilization: Unknown})
+	}
+	if len(simulated) == 0 {
+		var found []nvml.Card
+		if found, m.NVML = list(); m.NVML == nil {
+			for i, c := range found {
+				m.Cards = append(m.Cards, fromNVML(i, c, sys))
+			}
+		}
+	}
+	uuids := make([]string, len(m.Cards))
+	for i, c := range m.Cards {
+		uuids[i] = c.Properties.UUID
+	}
+	value, set := os.LookupEnv("CUDA_VISIBLE_DEVICES")
+	m.Visibility = cudaops.ResolveVisible(uuids, value, set)
+	for i := range m.Cards {
+		m.Cards[i].Logical = slices.Index(m.Visibility.Cards, i)
+	}
+	return m, nil
+}
+
+func fromNVML(number int, c nvml.Card, sys string) Card {
+	card := Card{
+		Physical: number,
+		Properties: cudaops.Properties{
+			Name: c.Name, UUID: c.UUID, Major: c.Major, Minor: c.Minor, TotalMemory: c.Memory,
+		},
+		Node:        node(c.BusID, sys),
+		MemoryUsed:  c.MemoryUsed,
+		Utilization: c.Utilization,
+		Problem:     c.Problem,
+	}
+	for _, l := range c.Links {
+		card.Links = append(card.Links, Link(l))
+	}
+	for _, p := range c.Processes {
+		card.Processes = append(card.Processes, cudaops.ProcessMemory(p))
+	}
+	return card
+}
+
+// node is the memory node next to what is at a place on the bus. Where the tree at sys does not have it, as in some containers, or says
+// that the machine has but one kind of memory (-1), it is not known.
+func node(busID, sys string) int {
+	domain, rest, ok := strings.Cut(strings.ToLower(busID), ":")
+	if !ok {
+		return Unknown
+	}
+	if n, err := strconv.ParseUint(domain, 16, 32); err == nil {
+		domain = fmt.Sprintf("%04x", n) // NVML writes eight digits, the kernel four
+	}
+	text, err := os.ReadFile(filepath.Join(sys, "bus/pci/devices", domain+":"+rest, "numa_node"))
+	if err != nil {
+		return Unknown
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil || n < 0 {
+		return Unknown
+	}
+	return n
+}
