@@ -2,7 +2,6 @@ package launcher
 
 import (
 	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"time"
@@ -10,7 +9,7 @@ import (
 
 // Config says what to run, how many times, and what to do when it fails.
 type Config struct {
-	// Program is the file to run by every worker, with Args. Dir is where; "" is here.
+	// Program is the file that every worker runs, with Args: a path, or the name of a command. Dir is where; "" is here.
 	Program string
 	Args    []string
 	Dir     string
@@ -30,16 +29,18 @@ type Config struct {
 	RunID string
 	Role  string // "" is "default"
 
-	// MaxRestarts is how often the whole group is started again after a failure.
+	// MaxRestarts is how often the whole group is started again after a failure. It needs Nodes to be 1.
 	MaxRestarts int
-	// MonitorInterval is how often workers are looked at beside being waited for, which costs no interval.
+	// MonitorInterval is how often it is looked for workers that were stopped, which is logged. An end is known without it.
 	MonitorInterval time.Duration // 0: 100 ms
 	// Grace is how long workers have between SIGTERM (or the signal that is passed on) and SIGKILL.
 	Grace time.Duration // 0: 30 s
 
-	// LogDir takes a folder a job, in it one an attempt, in it one a local rank, with stdout.log and stderr.log: "" keeps no files.
+	// LogDir takes what workers print: RUNID/attempt_N/LOCALRANK/stdout.log and stderr.log, byte by byte; "" keeps no files. With several
+	// nodes node_N comes after RUNID. A RUNID that is there from before gets a number: RUNID_2.
 	LogDir string
-	// Redirects sends what a worker prints to its file alone, Tee to the console as well. Both need LogDir.
+	// Redirects sends what a worker prints to its file alone, Tee to the console as well, which counts more. Both need LogDir. With
+	// neither, LogDir keeps files of all streams, and the console has them, too.
 	Redirects, Tee StreamsByRank
 	// Filter lists the local ranks whose output goes to the console; nil is all.
 	Filter []int
@@ -48,6 +49,8 @@ type Config struct {
 	Stdout, Stderr io.Writer
 	// Logger takes what the launcher itself has to say; nil is slog.Default().
 	Logger *slog.Logger
+
+	self bool // workers run this very executable, whatever its file is by now
 }
 
 // Worker is what is special about one worker.
@@ -85,6 +88,18 @@ func (s StreamsByRank) Of(localRank int) Streams {
 	return s.All
 }
 
-// Run starts the job, waits for its end, and leaves no process behind. Its error is a [*JobError] where workers have failed, a
-// [*SignalError] where ctx has ended by [Interrupt], or says what is wrong with cfg.
-func Run(ctx context.Context, cfg Config) error { return errors.New("launcher: not built yet") }
+// Run starts the job, waits for its end, and leaves no process behind. It returns nil when every worker has ended with 0, and else
+//
+//	*ConfigError   cfg makes no sense
+//	*AddressError  rank 0 cannot listen
+//	*StartError    a worker could not be started
+//	*JobError      workers have failed
+//	*SignalError   ctx has ended by a signal, see [Interrupt]
+//
+// or an error that wraps the cause of ctx. Nothing has been started by the first two.
+func Run(ctx context.Context, cfg Config) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	return run(ctx, cfg.withDefaults())
+}

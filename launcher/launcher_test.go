@@ -1,0 +1,5 @@
+//go:build linux
+
+package launcher
+
+func launcherMain() int { return 0 }

@@ -1,0 +1,49 @@
+//go:build linux
+
+package launcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// roleVariable says what this test binary is when a test starts it again.
+const roleVariable = "TANDEM_TEST_ROLE"
+
+func TestMain(m *testing.M) {
+	Register("hello", func(_ context.Context, rank int) error {
+		fmt.Println("hello from", rank)
+		return nil
+	})
+	Register("error", func(ctx context.Context, rank int) error {
+		if rank == 1 {
+			return errors.New("no more data\nin the second line")
+		}
+		<-ctx.Done()
+		return nil
+	})
+	Register("panic", func(ctx context.Context, rank int) error {
+		if rank == 1 {
+			var none []int
+			return fmt.Errorf("element %d", none[rank])
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	Register("consequence", failTogether)
+	Register("nested", func(ctx context.Context, rank int) error { return Spawn(ctx, 2, "hello") })
+	Init()
+	switch role := os.Getenv(roleVariable); role {
+	case "":
+		goleak.VerifyTestMain(m)
+	case "launcher":
+		os.Exit(launcherMain())
+	default:
+		os.Exit(puppetMain(role))
+	}
+}
