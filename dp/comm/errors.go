@@ -98,6 +98,21 @@ func (e *BrokenError) Error() string {
 // Unwrap returns the cause.
 func (e *BrokenError) Unwrap() error { return e.Cause }
 
+// RemoteError is an error of another process, as text. If it was ErrClosed, context.Canceled or context.DeadlineExceeded there,
+// errors.Is still says so here.
+type RemoteError struct {
+	Rank  int // whose process it happened in
+	Text  string
+	Kinds []string `json:",omitempty"` // "closed", "canceled", "deadline": what errors.Is finds
+}
+
+func (e *RemoteError) Error() string { return e.Text }
+
+// Is reports whether the error was target.
+func (e *RemoteError) Is(target error) bool {
+	return slices.ContainsFunc(e.Kinds, func(kind string) bool { return kinds[kind] == target })
+}
+
 // ArgumentError is the error of a call that cannot work whatever other ranks do.
 type ArgumentError struct {
 	Rank int // of the caller

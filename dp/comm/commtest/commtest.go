@@ -8,9 +8,11 @@ package commtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 
@@ -22,8 +24,18 @@ import (
 // suite never lets it pass.
 type Open = func(t *testing.T, world int) []comm.Comm
 
-// Run tests the groups that open makes.
-func Run(t *testing.T, open Open) {
+// Run tests the groups that open makes, whose ranks share errors.
+func Run(t *testing.T, open Open) { run(t, open, errors.Is) }
+
+// RunRemote tests groups whose ranks are as if in several processes: an error that one rank made reaches the others as text.
+func RunRemote(t *testing.T, open Open) {
+	run(t, open, func(err, target error) bool {
+		return errors.Is(err, target) || err != nil && strings.Contains(err.Error(), target.Error())
+	})
+}
+
+// run tests groups, in which is reports whether an error is or wraps another one that may be another rank's.
+func run(t *testing.T, open Open, is func(err, target error) bool) {
 	for _, world := range []int{1, 2, 3, 4, 7} {
 		t.Run(fmt.Sprintf("world=%d", world), func(t *testing.T) {
 			t.Run("Identity", func(t *testing.T) { testIdentity(t, open(t, world)) })
@@ -33,7 +45,7 @@ func Run(t *testing.T, open Open) {
 			t.Run("Sequences", func(t *testing.T) { testSequences(t, open(t, world)) })
 			t.Run("ForProgram", func(t *testing.T) { testForProgram(t, open(t, world)) })
 			t.Run("Allocations", func(t *testing.T) { testAllocations(t, open(t, world)) })
-			t.Run("Failures", func(t *testing.T) { testFailures(t, open, world) })
+			t.Run("Failures", func(t *testing.T) { testFailures(t, open, world, is) })
 		})
 	}
 }

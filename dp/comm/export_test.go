@@ -1,0 +1,38 @@
+package comm
+
+import (
+	"fmt"
+	"testing"
+)
+
+// NewShared makes a group whose ranks share memory as processes do, each with a mapping of its own.
+func NewShared(t testing.TB, world int, opts ...Option) []Comm {
+	t.Helper()
+	cfg, err := configure(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if world == 1 {
+		group, err := NewLocal(1, opts...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return group
+	}
+	seg, file, err := newSegment(world)
+	if err != nil {
+		t.Fatal(err)
+	}
+	group := []Comm{newShared(seg, 0, cfg.limit, nil)}
+	for r := 1; r < world; r++ {
+		other, err := openSegment(fmt.Sprintf("/proc/self/fd/%d", file.Fd()), world, seg.nonce())
+		if err != nil {
+			t.Fatal(err)
+		}
+		group = append(group, newShared(other, r, cfg.limit, nil))
+	}
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return group
+}
