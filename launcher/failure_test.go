@@ -4,6 +4,7 @@ package launcher
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"syscall"
 	"testing"
@@ -261,7 +262,7 @@ func TestContextEnds(t *testing.T) {
 	}
 	p[0].tell("exit 0")
 	err := s.end()
-	if got, ok := err.(*SignalError); !ok || got.Signal != syscall.SIGHUP || got.ExitCode() != 129 {
+	if got := new(SignalError); !errors.As(err, &got) || got.Signal != syscall.SIGHUP || got.ExitCode() != 129 {
 		t.Errorf("the job ended with %v", err)
 	}
 }

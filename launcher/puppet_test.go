@@ -77,9 +77,11 @@ func newStage(t *testing.T) *stage {
 		}
 	})
 	t.Cleanup(func() {
-		l.Close()
+		err := l.Close()
 		wg.Wait()
-		os.RemoveAll(dir)
+		if err = errors.Join(err, os.RemoveAll(dir)); err != nil {
+			t.Error(err)
+		}
 	})
 	return s
 }
@@ -91,7 +93,7 @@ func (s *stage) next(n int) []*puppet {
 	for len(got) < n {
 		select {
 		case p := <-s.come:
-			s.t.Cleanup(func() { p.conn.Close() })
+			s.t.Cleanup(func() { _ = p.conn.Close() }) // it may be half gone with its puppet
 			got = append(got, p)
 		case <-time.After(patience):
 			s.t.Fatalf("%d of %d puppets came", len(got), n)
@@ -116,10 +118,17 @@ func (p *puppet) do(order string) string {
 	return p.hear()
 }
 
+// wait gives the next read a limit.
+func (p *puppet) wait() {
+	if err := p.conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
 // hear waits for what the puppet says.
 func (p *puppet) hear() string {
 	p.t.Helper()
-	p.conn.SetReadDeadline(time.Now().Add(patience))
+	p.wait()
 	said, err := p.in.ReadString('\n')
 	if err != nil {
 		p.t.Fatalf("rank %d: %v", p.rank, err)
@@ -130,7 +139,7 @@ func (p *puppet) hear() string {
 // gone waits for the puppet's end.
 func (p *puppet) gone() {
 	p.t.Helper()
-	p.conn.SetReadDeadline(time.Now().Add(patience))
+	p.wait()
 	if s, err := p.in.ReadString('\n'); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		p.t.Fatalf("%s of rank %d (pid %d) lives on: %q, %v", p.role, p.rank, p.pid, s, err)
 	}
@@ -201,7 +210,9 @@ func puppetMain(role string) int {
 			n, _ := strconv.Atoi(rest)
 			block := bytes.Repeat([]byte("y"), 1<<20)
 			for range n {
-				os.Stdout.Write(block)
+				if _, err := os.Stdout.Write(block); err != nil {
+					answer = err.Error()
+				}
 			}
 		case "ignore":
 			signal.Ignore(syscall.SIGTERM)
@@ -262,12 +273,12 @@ func acceptOne() string {
 	if err != nil {
 		return err.Error()
 	}
-	defer l.Close()
+	defer l.Close() //nolint:errcheck // the process ends soon
 	conn, err := l.Accept()
 	if err != nil {
 		return err.Error()
 	}
-	defer conn.Close()
+	defer conn.Close() //nolint:errcheck // it was only read
 	said, err := bufio.NewReader(conn).ReadString('\n')
 	if err != nil {
 		return err.Error()
@@ -349,6 +360,16 @@ func withVariable(t *testing.T, variable string) []string {
 		environ, err := os.ReadFile(filepath.Join(dir, "environ"))
 		return err != nil || !slices.Contains(strings.Split(string(environ), "\x00"), variable)
 	})
+}
+
+// lookup finds a variable in an environment as /proc shows it.
+func lookup(environ []byte, name string) (value string, set bool) {
+	for v := range strings.SplitSeq(string(environ), "\x00") {
+		if value, set = strings.CutPrefix(v, name+"="); set {
+			return value, true
+		}
+	}
+	return "", false
 }
 
 // noneLeft waits until no process has the variable: Run may return while the last one is on its way out.

@@ -70,7 +70,11 @@ func run(ctx context.Context, cfg Config) (err error) {
 	if s.dir, err = os.MkdirTemp("", "tandem-"); err != nil {
 		return fmt.Errorf("launcher: folder for error files: %w", err)
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(s.dir)) }()
+	defer func() {
+		if err := os.RemoveAll(s.dir); err != nil {
+			cfg.Logger.Warn("a temporary folder is left", "error", err)
+		}
+	}()
 	return s.supervise()
 }
 
@@ -135,6 +139,9 @@ func (s *supervisor) interruption() error {
 func (s *supervisor) listen() event {
 	if s.port = s.cfg.Port; s.cfg.Node == 0 {
 		if s.listener, s.port, s.result = listen(s.ctx, s.cfg.Addr, s.cfg.Port); s.result != nil {
+			if s.ctx.Err() != nil {
+				s.result = s.interruption()
+			}
 			return listenFailed
 		}
 	}

@@ -33,7 +33,7 @@ type worker struct {
 	state  string // what was seen of it when the first worker failed
 
 	mu      sync.Mutex
-	gone    bool // it has ended, and its number may be another's soon
+	gone    bool      // it has ended, and its number may be another's soon
 	stopped time.Time // when the launcher signalled it first; zero if it had not before the end
 	end     time.Time
 	waitErr error
