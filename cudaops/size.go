@@ -28,6 +28,19 @@ var units = []struct {
 	{"B", 1},
 }
 
+// ParseSize reads a size such as 8GiB, as CUDA_DEVICE_LIMIT has it: see the
+// package's doc for the units. It gives bytes.
+func ParseSize(s string) (int64, error) {
+	n, err := parseSize(s)
+	if err != nil {
+		return 0, fmt.Errorf("cudaops: size: %w", err)
+	}
+	return n, nil
+}
+
+// FormatSize writes bytes for people: 512 B, 1.50 MiB, 13.98 GiB.
+func FormatSize(bytes int64) string { return formatSize(bytes) }
+
 // parseSize reads a size such as 8GiB, 1.5 GB or 512B, rounded to whole bytes.
 func parseSize(s string) (int64, error) {
 	upper := strings.ToUpper(strings.TrimSpace(s))

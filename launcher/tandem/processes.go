@@ -1,0 +1,212 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/tandem-train/tandem/internal/job"
+)
+
+// worker is a rank of a job that runs on this machine: its first process, and those that it has started.
+type worker struct {
+	runID   string
+	rank    int
+	pid     int    // of the first process
+	uuid    string // of its card, as CUDA_VISIBLE_DEVICES has it; "" for none
+	cap     string // as CUDA_DEVICE_LIMIT has it; "" for none
+	command string // of the first process
+
+	pids     []int // of all processes
+	resident int64 // bytes of memory
+	cpu      time.Duration
+	started  time.Duration // of the first process, since the machine's start
+}
+
+// process is what /proc tells of a process.
+type process struct {
+	pid, parent int
+	uid         int
+	resident    int64
+	cpu         time.Duration
+	started     time.Duration
+	command     string
+	env         map[string]string // those variables that matter here
+}
+
+// clockTick is the unit of times in /proc: the kernel gives user programs 100 a second on all of Go's platforms.
+const clockTick = time.Second / 100
+
+// scan lists the workers of a user in a /proc, and says how long the machine has been up.
+func scan(proc fs.FS, uid int) ([]worker, time.Duration, error) {
+	uptime, err := readUptime(proc)
+	if err != nil {
+		return nil, 0, fmt.Errorf("processes are listed from /proc, as Linux has it: %w", err)
+	}
+	entries, err := fs.ReadDir(proc, ".")
+	if err != nil {
+		return nil, 0, fmt.Errorf("processes: %w", err)
+	}
+	processes := map[int]process{}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue // no process
+		}
+		p, err := readProcess(proc, pid)
+		switch {
+		case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.ESRCH):
+			continue // it has ended, or is another user's
+		case err != nil:
+			return nil, 0, fmt.Errorf("process %d: %w", pid, err)
+		}
+		if p.uid == uid && p.env["RANK"] != "" && p.env[job.RunVariable] != "" {
+			processes[pid] = p
+		}
+	}
+	return workers(processes), uptime, nil
+}
+
+// workers puts together the processes of each rank. The first is the one that no other of its rank has started.
+func workers(processes map[int]process) []worker {
+	type key struct{ runID, rank string }
+	keyOf := func(p process) key { return key{p.env[job.RunVariable], p.env["RANK"]} }
+	byKey := map[key]*worker{}
+	for _, p := range processes {
+		rank, err := strconv.Atoi(p.env["RANK"])
+		if err != nil {
+			continue // no job of ours
+		}
+		k := keyOf(p)
+		w := byKey[k]
+		if w == nil {
+			w = &worker{runID: k.runID, rank: rank}
+			byKey[k] = w
+		}
+		w.pids = append(w.pids, p.pid)
+		w.resident += p.resident
+		w.cpu += p.cpu
+		parent, known := processes[p.parent]
+		if inside := known && keyOf(parent) == k; !inside && (w.pid == 0 || p.started < w.started || p.started == w.started && p.pid < w.pid) {
+			w.pid, w.started, w.command = p.pid, p.started, p.command
+			w.uuid, w.cap = p.env["CUDA_VISIBLE_DEVICES"], p.env["CUDA_DEVICE_LIMIT"]
+		}
+	}
+	var all []worker
+	for _, w := range byKey {
+		slices.Sort(w.pids)
+		all = append(all, *w)
+	}
+	slices.SortFunc(all, func(a, b worker) int {
+		if c := strings.Compare(a.runID, b.runID); c != 0 {
+			return c
+		}
+		return a.rank - b.rank
+	})
+	return all
+}
+
+func readUptime(proc fs.FS) (time.Duration, error) {
+	text, err := fs.ReadFile(proc, "uptime")
+	if err != nil {
+		return 0, err
+	}
+	first, _, _ := strings.Cut(string(text), " ")
+	return time.ParseDuration(first + "s")
+}
+
+func readProcess(proc fs.FS, pid int) (process, error) {
+	p := process{pid: pid, env: map[string]string{}}
+	read := func(name string) ([]byte, error) { return fs.ReadFile(proc, strconv.Itoa(pid)+"/"+name) }
+	environ, err := read("environ")
+	if err != nil {
+		return p, err
+	}
+	for v := range bytes.SplitSeq(environ, []byte{0}) {
+		name, value, _ := strings.Cut(string(v), "=")
+		switch name {
+		case "RANK", job.RunVariable, "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_LIMIT":
+			p.env[name] = value
+		}
+	}
+	if len(p.env) == 0 {
+		return p, nil // of no job: no need to read on
+	}
+	status, err := read("status")
+	if err != nil {
+		return p, err
+	}
+	if err := p.parseStatus(string(status)); err != nil {
+		return p, err
+	}
+	stat, err := read("stat")
+	if err != nil {
+		return p, err
+	}
+	if err := p.parseStat(string(stat)); err != nil {
+		return p, err
+	}
+	command, err := read("cmdline")
+	if err != nil {
+		return p, err
+	}
+	p.command = printable(strings.ReplaceAll(strings.TrimRight(string(command), "\x00"), "\x00", " "))
+	return p, nil
+}
+
+// parseStatus reads user and memory from the lines of a status file. A process that is ending has no memory.
+func (p *process) parseStatus(text string) error {
+	p.uid = -1
+	for line := range strings.Lines(text) {
+		name, rest, _ := strings.Cut(line, ":")
+		fields := strings.Fields(rest)
+		if len(fields) == 0 || name != "Uid" && name != "VmRSS" {
+			continue
+		}
+		n, err := strconv.ParseInt(fields[0], 10, 64)
+		if err != nil {
+			return fmt.Errorf("status: %s: %w", name, err)
+		}
+		switch name {
+		case "Uid":
+			p.uid = int(n)
+		case "VmRSS":
+			p.resident = n << 10
+		}
+	}
+	return nil
+}
+
+// parseStat reads the parent and the times of a stat file: numbers with blanks between them, behind the name, which is in parentheses
+// and may hold anything. The state, behind it, is field 3.
+func (p *process) parseStat(text string) error {
+	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
+	number := func(field int) (n int64, err error) {
+		if field-3 >= len(fields) {
+			return 0, fmt.Errorf("stat: %q has no field %d", text, field)
+		}
+		return strconv.ParseInt(fields[field-3], 10, 64)
+	}
+	parent, err := number(4)
+	user, err2 := number(14)
+	system, err3 := number(15)
+	start, err4 := number(22)
+	p.parent, p.cpu, p.started = int(parent), time.Duration(user+system)*clockTick, time.Duration(start)*clockTick
+	return errors.Join(err, err2, err3, err4)
+}
+
+// printable is text without what would move a terminal's cursor.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return '?'
+		}
+		return r
+	}, s)
+}
