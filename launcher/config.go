@@ -25,7 +25,7 @@ type Config struct {
 	Addr string
 	Port int
 
-	// RunID names the job; "" makes one up. All nodes need the same.
+	// RunID names the job, in reports and the log folder; "" makes one up. All nodes need the same.
 	RunID string
 	Role  string // "" is "default"
 

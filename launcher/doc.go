@@ -31,6 +31,13 @@
 // this same executable that sleeps until the launcher is gone, and then kills what is marked as the job's. A program that imports
 // this package therefore has to bear being started as its own guard: this package's init function takes over before main.
 //
+// # Several nodes
+//
+// Each node has a launcher of its own, started by Slurm, mpirun or Kubernetes with the same RunID, address and port and with its own
+// Node. They do not speak with each other: workers of a node that fails are missed by the others' workers, whose launchers then see
+// them fail. All need the same token, which is TANDEM_TOKEN where they start, or else made of the RunID; a RunID that others can
+// guess keeps nobody out. With one node every attempt has a random token.
+//
 // # Output
 //
 // The console gets whole lines, each with its rank if there are several; lines of more than 64 KiB come in pieces that end or begin

@@ -80,7 +80,7 @@ func (p *puppet) halt() {
 	if err := syscall.Kill(p.pid, syscall.SIGSTOP); err != nil {
 		p.t.Fatal(err)
 	}
-	for begin := time.Now(); processState(p.pid) != "was stopped (SIGSTOP)"; time.Sleep(time.Millisecond) {
+	for begin := time.Now(); stateOf(p.pid) != isStopped; time.Sleep(time.Millisecond) {
 		if time.Since(begin) > patience {
 			p.t.Fatal("it does not stop")
 		}
@@ -99,6 +99,31 @@ func TestWorkerIsStoppedWhileAnotherFails(t *testing.T) {
 	// It has heard SIGTERM, so it was made to go on.
 	if f := e.by(t, 0); f.State != "was stopped (SIGSTOP)" || !f.Stopped || f.Signal != "SIGTERM" {
 		t.Errorf("%+v", f)
+	}
+}
+
+func TestStoppedWorkerIsLogged(t *testing.T) {
+	s := newShow(t, 2)
+	s.cfg.MonitorInterval = time.Millisecond
+	p := s.start(t.Context())
+	logged := func(want string) {
+		t.Helper()
+		for begin := time.Now(); !strings.Contains(s.log.String(), want); time.Sleep(time.Millisecond) {
+			if time.Since(begin) > patience {
+				t.Fatalf("no %q in the log: %s", want, s.log.String())
+			}
+		}
+	}
+	p[1].halt()
+	logged(`is stopped, others may wait for it" rank=1`)
+	if err := syscall.Kill(p[1].pid, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	logged(`is no longer stopped" rank=1`)
+	p[0].tell("exit 0")
+	p[1].tell("exit 0")
+	if err := s.end(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -1,7 +1,6 @@
 package launcher
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"os"
@@ -30,7 +29,7 @@ func standGuard(id, dir string) int {
 	// Nothing is ever written: both an end and an error say that the launcher is gone.
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	status := 0
-	if sweep(context.Background(), id) != nil { // nobody is there to be told
+	if sweep(id) != nil { // nobody is there to be told
 		status = 1
 	}
 	if dir != "" && os.RemoveAll(dir) != nil {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"syscall"
@@ -95,6 +96,9 @@ func (l *ownLauncher) end() int {
 func TestLauncherGetsSignals(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
 		t.Run(signalName(sig), func(t *testing.T) {
+			if signal.Ignored(sig) {
+				t.Skipf("%s is ignored where these tests were started", signalName(sig))
+			}
 			l := startLauncher(t, patience, io.Discard)
 			l.p[0].do("start session")
 			l.p[1].do("start plain")

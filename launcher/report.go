@@ -42,8 +42,8 @@ func (e *JobError) Report() string {
 	if root.Error != root.ended() {
 		fmt.Fprintf(&s, "  error: %s\n", indented(root.Error))
 	}
-	if root.Stack != "" {
-		fmt.Fprintf(&s, "  stack:\n    %s\n", indented(strings.TrimSpace(root.Stack)))
+	if stack := strings.TrimSpace(root.Stack); stack != "" && !strings.Contains(root.Tail, stack) {
+		fmt.Fprintf(&s, "  stack:\n    %s\n", indented(stack))
 	}
 	if root.Tail != "" {
 		fmt.Fprintf(&s, "  the end of its stderr:\n    %s\n", indented(root.Tail))

@@ -20,32 +20,29 @@ var errHeld = errors.New("it does not stop printing")
 
 // stream is one of a worker's two streams: a goroutine reads the pipe to its end and passes it on.
 type stream struct {
-	pipe   *os.File // the end that is read
-	file   *os.File // takes every byte; nil: none
-	to     *outlet  // takes lines; nil: none
-	prefix string
-	tail   *tail // of stderr; nil: none
+	to     *outlet // takes lines; nil: none
+	prefix string  // of every line
+	tail   *tail   // of stderr; nil: none
 	logger *slog.Logger
 
+	pipe  *os.File      // the end that is read
+	file  *os.File      // takes every byte; nil: none
 	drain chan struct{} // closed once nothing should hold the pipe any more
 	done  chan struct{} // closed when the goroutine ends
 }
 
-// newStream makes the pipe. The returned end is the worker's.
-func newStream(path string, to *outlet, prefix string, logger *slog.Logger) (s *stream, worker *os.File, err error) {
-	s = &stream{to: to, prefix: prefix, logger: logger, drain: make(chan struct{}), done: make(chan struct{})}
-	if path != "" {
-		if s.file, err = os.Create(path); err != nil {
-			return nil, nil, fmt.Errorf("launcher: log file: %w", err)
-		}
-	}
+// open makes the pipe, and the file if it is to have one. The end that it gives is the worker's.
+func (s *stream) open(file string) (worker *os.File, err error) {
+	s.drain, s.done = make(chan struct{}), make(chan struct{})
 	if s.pipe, worker, err = os.Pipe(); err != nil {
-		if s.file != nil {
-			err = errors.Join(err, s.file.Close())
-		}
-		return nil, nil, fmt.Errorf("launcher: pipe for a worker's output: %w", err)
+		return nil, fmt.Errorf("launcher: pipe for a worker's output: %w", err)
 	}
-	return s, worker, nil
+	if file != "" {
+		if s.file, err = os.Create(file); err != nil {
+			return nil, errors.Join(fmt.Errorf("launcher: log file: %w", err), s.pipe.Close(), worker.Close())
+		}
+	}
+	return worker, nil
 }
 
 // read passes on what comes until the pipe's end.
@@ -62,7 +59,7 @@ func (s *stream) read() {
 			out = p.appendTo(out, s.prefix)
 		}
 	}
-	print := func() {
+	flush := func() {
 		if s.to != nil {
 			s.to.write(out)
 		}
@@ -76,7 +73,7 @@ func (s *stream) read() {
 			s.tail.write(chunk[:n])
 		}
 		lines.feed(chunk[:n], collect)
-		print()
+		flush()
 		if err == nil {
 			select {
 			case <-s.drain: // a pipe that still carries something is not idle
@@ -95,7 +92,7 @@ func (s *stream) read() {
 		}
 	}
 	lines.end(collect)
-	print()
+	flush()
 	if s.file != nil {
 		if err := s.file.Close(); err != nil {
 			s.logger.Warn("a log file is incomplete", "error", err)

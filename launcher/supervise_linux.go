@@ -4,18 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"runtime"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
-
-	"github.com/tandem-train/tandem/internal/job"
 )
 
 // killLimit is how long workers that were killed are waited for. One that waits for a device may need that.
@@ -45,7 +38,8 @@ type supervisor struct {
 	done, again <-chan struct{} // the caller's context has ended; a second signal has come
 	limit       *time.Timer     // of the grace time, then of killing
 	limitEvent  event
-	result      error // of the last attempt that went badly
+	tick        *time.Ticker // of looks at the workers
+	result      error        // of the last attempt that went badly
 }
 
 // run is [Run] on Linux.
@@ -60,6 +54,8 @@ func run(ctx context.Context, cfg Config) (err error) {
 
 	s := &supervisor{cfg: cfg, ctx: ctx, id: randomHex(16), done: ctx.Done(), limit: time.NewTimer(0)}
 	s.limit.Stop()
+	s.tick = time.NewTicker(cfg.MonitorInterval)
+	defer s.tick.Stop()
 	s.again, _ = ctx.Value(againKey{}).(chan struct{})
 	s.console = &console{logger: cfg.Logger}
 	s.out = &outlet{console: s.console, name: "stdout", to: cfg.Stdout}
@@ -153,153 +149,8 @@ func (s *supervisor) listen() event {
 	return listened
 }
 
-// claimLogs makes the folder of a job's log files. It is named after the job; if that is taken, by a job of the same name before, a
-// number is added. Launchers of several nodes may write to the same disk, so that each has a folder in it.
-func claimLogs(cfg *Config) (string, error) {
-	dir := filepath.Join(cfg.LogDir, cfg.RunID)
-	if cfg.Nodes > 1 {
-		dir = filepath.Join(dir, "node_"+strconv.Itoa(cfg.Node))
-	}
-	if err := os.MkdirAll(filepath.Dir(dir), 0o777); err != nil {
-		return "", fmt.Errorf("launcher: log folder: %w", err)
-	}
-	for i, name := 2, dir; ; i++ {
-		err := os.Mkdir(name, 0o777)
-		if err == nil {
-			return name, nil
-		}
-		if !errors.Is(err, fs.ErrExist) {
-			return "", fmt.Errorf("launcher: log folder: %w", err)
-		}
-		name = dir + "_" + strconv.Itoa(i)
-	}
-}
-
-// start starts every worker.
-func (s *supervisor) start() event {
-	n := len(s.cfg.Workers)
-	s.workers, s.streams, s.live, s.failed = nil, nil, 0, false
-	s.ended = make(chan *worker, n)
-	if s.ctx.Err() != nil { // before, or while a restart was prepared
-		s.done = nil
-		return interrupt
-	}
-	secret := token(&s.cfg)
-	for local := range n {
-		w, err := s.startWorker(local, secret)
-		if err != nil {
-			s.result = &StartError{Rank: s.rank(local), Program: s.cfg.Program, Err: err}
-			return startFailed
-		}
-		s.workers = append(s.workers, w)
-		s.live++
-		go w.wait(s.ended)
-	}
-	s.cfg.Logger.Debug("workers run", "job", s.cfg.RunID, "workers", n, "attempt", s.attempt)
-	return started
-}
-
-func (s *supervisor) rank(local int) int { return s.cfg.Node*len(s.cfg.Workers) + local }
-
-// startWorker starts one worker and the readers of its output.
-func (s *supervisor) startWorker(local int, secret string) (_ *worker, err error) {
-	n := len(s.cfg.Workers)
-	own := s.cfg.Workers[local]
-	w := &worker{card: own.Card, place: job.Place{
-		Rank: s.rank(local), World: n * s.cfg.Nodes, LocalRank: local, LocalWorld: n, Node: s.cfg.Node, Nodes: s.cfg.Nodes,
-		Addr: s.cfg.Addr, Port: s.port, Token: secret, ListenFD: -1, RunID: s.cfg.RunID,
-		ErrorFile: filepath.Join(s.dir, fmt.Sprintf("error_%d_%d.json", s.attempt, local)),
-		Role:      s.cfg.Role, Restart: s.attempt, MaxRestarts: s.cfg.MaxRestarts,
-	}}
-	w.cmd = exec.Command(s.cfg.Program, s.cfg.Args...)
-	if s.cfg.self {
-		w.cmd.Path, w.cmd.Err = "/proc/self/exe", nil
-	}
-	w.cmd.Dir = s.cfg.Dir
-	w.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if s.listener != nil && local == 0 {
-		w.place.ListenFD = 3 + len(w.cmd.ExtraFiles)
-		w.cmd.ExtraFiles = append(w.cmd.ExtraFiles, s.listener)
-	}
-	w.cmd.Env = environment(s.cfg.Env, &w.place, sweepMark(s.id), own.Env)
-
-	outFile, errFile, err := s.logFiles(local)
-	if err != nil {
-		return nil, err
-	}
-	w.logFile = errFile
-	prefix := ""
-	if w.place.World > 1 {
-		prefix = fmt.Sprintf("[rank%d]: ", w.place.Rank)
-	}
-	_, console := s.cfg.streams(local)
-	open := func(path string, is Streams, to *outlet, tail *tail) (*os.File, error) {
-		if console&is == 0 {
-			to = nil
-		}
-		st, theirs, err := newStream(path, to, prefix, s.cfg.Logger)
-		if err != nil {
-			return nil, err
-		}
-		st.tail = tail
-		s.streams = append(s.streams, st)
-		go st.read() // to the pipe's end, which comes as well if the worker does not start
-		return theirs, nil
-	}
-	theirOut, err := open(outFile, Stdout, s.out, nil)
-	if err != nil {
-		return nil, err
-	}
-	defer theirOut.Close()
-	theirErr, err := open(errFile, Stderr, s.err, &w.tail)
-	if err != nil {
-		return nil, err
-	}
-	defer theirErr.Close()
-	w.cmd.Stdout, w.cmd.Stderr = theirOut, theirErr
-	if err := onCPUs(own.CPUs, w.cmd.Start); err != nil {
-		return nil, startReason(err, w.cmd.Path)
-	}
-	w.pid = w.cmd.Process.Pid
-	return w, nil
-}
-
-// startReason leaves out of an error what a [StartError] says already.
-func startReason(err error, program string) error {
-	var lookup *exec.Error
-	if errors.As(err, &lookup) {
-		return lookup.Err
-	}
-	var path *fs.PathError
-	if errors.As(err, &path) && path.Path == program {
-		return path.Err
-	}
-	return err
-}
-
-// logFiles names the files of a worker's streams, "" for a stream without one.
-func (s *supervisor) logFiles(local int) (out, err string, _ error) {
-	files, _ := s.cfg.streams(local)
-	if files == None {
-		return "", "", nil
-	}
-	dir := filepath.Join(s.logs, "attempt_"+strconv.Itoa(s.attempt), strconv.Itoa(local))
-	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return "", "", fmt.Errorf("launcher: log folder: %w", err)
-	}
-	if files&Stdout != 0 {
-		out = filepath.Join(dir, "stdout.log")
-	}
-	if files&Stderr != 0 {
-		err = filepath.Join(dir, "stderr.log")
-	}
-	return out, err, nil
-}
-
 // wait waits for the next event.
 func (s *supervisor) wait() event {
-	tick := time.NewTicker(s.cfg.MonitorInterval)
-	defer tick.Stop()
 	for {
 		again := s.again
 		if s.done != nil {
@@ -316,7 +167,7 @@ func (s *supervisor) wait() event {
 		case <-again:
 			s.again = nil
 			return interruptAgain
-		case <-tick.C:
+		case <-s.tick.C:
 			s.look()
 		}
 	}
@@ -380,7 +231,7 @@ func (s *supervisor) signal(signals ...syscall.Signal) {
 // finish ends what the attempt's workers have left, reads their output to its end, and collects what they say.
 func (s *supervisor) finish(now state) event {
 	s.limit.Stop()
-	if err := sweep(context.WithoutCancel(s.ctx), s.id); err != nil {
+	if err := sweep(s.id); err != nil {
 		s.cfg.Logger.Warn("something of the job may be left", "error", err)
 	}
 	s.drain()
@@ -417,8 +268,7 @@ func (s *supervisor) drain() {
 	select {
 	case <-all:
 	case <-time.After(2 * idleLimit):
-		s.console.left.Store(true)
-		s.cfg.Logger.Warn("the last of the output is lost: nobody reads it")
+		s.console.left.Store(true) // what it has not taken is lost
 	}
 }
 
@@ -441,16 +291,14 @@ func (s *supervisor) collect() error {
 // look says when workers are stopped, and when they go on: nobody else would.
 func (s *supervisor) look() {
 	for _, w := range s.workers {
-		now := ""
-		if s := w.seen(); strings.HasPrefix(s, "was stopped") {
-			now = s
+		state := w.seen()
+		switch halted := state == isStopped || state == isTraced; {
+		case halted && !w.halted:
+			w.halted = true
+			s.cfg.Logger.Warn("a worker is stopped, others may wait for it", "rank", w.place.Rank, "pid", w.pid, "state", string(state))
+		case !halted && w.halted:
+			w.halted = false
+			s.cfg.Logger.Info("a worker is no longer stopped", "rank", w.place.Rank, "pid", w.pid)
 		}
-		switch {
-		case now != "" && w.halted == "":
-			s.cfg.Logger.Warn("a worker is stopped, the others may wait for it", "rank", w.place.Rank, "pid", w.pid, "state", now)
-		case now == "" && w.halted != "":
-			s.cfg.Logger.Info("a worker goes on", "rank", w.place.Rank, "pid", w.pid)
-		}
-		w.halted = now
 	}
 }

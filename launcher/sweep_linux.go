@@ -2,7 +2,6 @@ package launcher
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,21 +14,35 @@ const sweepLimit = 10 * time.Second
 
 // sweep kills every process that has id in its [sweepVariable] until none is left. What is found by its environment is found wherever
 // it has gone: into a session of its own, or away from its parent.
-func sweep(ctx context.Context, id string) error {
-	ctx, cancel := context.WithTimeout(ctx, sweepLimit)
-	defer cancel()
+func sweep(id string) error {
+	limit := time.NewTimer(sweepLimit)
+	defer limit.Stop()
+	stop := make(chan struct{})
+	defer close(stop)
+	done := make(chan error, 1)
+	// The look at a process that is stuck in the system can be stuck there, too.
+	go func() { done <- sweepUntil(stop, id) }()
+	select {
+	case err := <-done:
+		return err
+	case <-limit.C:
+		return fmt.Errorf("launcher: processes of the job do not end within %v after SIGKILL", sweepLimit)
+	}
+}
+
+// sweepUntil is sweep without its limit.
+func sweepUntil(stop <-chan struct{}, id string) error {
 	pause := time.Millisecond
 	// A process may start another between our listing and our look at it, and end: so one clean look is not enough.
-	for clean := 0; clean < 2; {
+	for clean := 0; clean < 2; clean++ {
 		marked, err := markedProcesses(id)
 		if err != nil {
 			return err
 		}
 		if len(marked) == 0 {
-			clean++
 			continue
 		}
-		clean = 0
+		clean = -1
 		for _, pid := range marked {
 			if err := killMarked(pid, id); err != nil {
 				return err
@@ -38,8 +51,8 @@ func sweep(ctx context.Context, id string) error {
 		select {
 		case <-time.After(pause): // they need a moment to end
 			pause = min(2*pause, 100*time.Millisecond)
-		case <-ctx.Done():
-			return fmt.Errorf("launcher: processes %v do not end by SIGKILL", marked)
+		case <-stop:
+			return nil
 		}
 	}
 	return nil

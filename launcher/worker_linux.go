@@ -29,8 +29,8 @@ type worker struct {
 	logFile string // of stderr
 
 	// The driver's:
-	halted string // what the last look said of a worker that does not run
-	state  string // what was seen of it when the first worker failed
+	halted bool         // the last look has seen it stopped
+	state  processState // what was seen of it when the first worker failed
 
 	mu      sync.Mutex
 	gone    bool      // it has ended, and its number may be another's soon
@@ -69,14 +69,14 @@ func (w *worker) signal(signals ...syscall.Signal) error {
 	return nil
 }
 
-// seen is what can be seen of the worker, as [processState] says it.
-func (w *worker) seen() string {
+// seen is what can be seen of the worker.
+func (w *worker) seen() processState {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.gone {
 		return ""
 	}
-	return processState(w.pid)
+	return stateOf(w.pid)
 }
 
 // well reports whether the worker ended with 0.
@@ -92,7 +92,7 @@ func (w *worker) failure(host string) (f WorkerFailure, ok bool, err error) {
 	own, err := job.ReadFailure(w.place.ErrorFile)
 	f = WorkerFailure{
 		Rank: w.place.Rank, LocalRank: w.place.LocalRank, PID: w.pid, Host: host, Card: w.card, Time: w.end,
-		State: w.state, LogFile: w.logFile, By: -1,
+		State: string(w.state), LogFile: w.logFile, By: -1,
 		// One that had failed already was only asked to hurry.
 		Stopped: !w.stopped.IsZero() && (own == nil || own.Time.After(w.stopped)),
 	}
@@ -100,7 +100,7 @@ func (w *worker) failure(host string) (f WorkerFailure, ok bool, err error) {
 	switch status := w.cmd.ProcessState; {
 	case !w.gone:
 		f.Time, f.ExitCode, f.Signal = time.Now(), 128+int(syscall.SIGKILL), signalName(syscall.SIGKILL)
-		f.State = strings.TrimSpace("has not ended by it " + processState(w.pid))
+		f.State = strings.TrimSpace("has not ended by it " + string(stateOf(w.pid)))
 	case status == nil: // somebody else has waited for it
 		f.ExitCode, f.State = 1, "ended unseen: "+w.waitErr.Error()
 	default:
@@ -126,11 +126,20 @@ func (w *worker) failure(host string) (f WorkerFailure, ok bool, err error) {
 	return f, true, err
 }
 
-// processState is what the system says of a process, in words; "" for one that runs or sleeps as usual.
-func processState(pid int) string {
+// processState is what a process does that keeps it from its work, in words; "" if nothing does.
+type processState string
+
+const (
+	isStopped processState = "was stopped (SIGSTOP)"
+	isTraced  processState = "was stopped by a debugger"
+	isBlocked processState = "was waiting for a device or a disk, which nothing interrupts"
+)
+
+// stateOf asks the system for a process's state.
+func stateOf(pid int) processState {
 	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
-		return ""
+		return "" // it has ended
 	}
 	// The state follows the program's name, which is in brackets and may have some of its own.
 	at := bytes.LastIndexByte(stat, ')') + 2
@@ -139,11 +148,11 @@ func processState(pid int) string {
 	}
 	switch stat[at] {
 	case 'T':
-		return "was stopped (SIGSTOP)"
+		return isStopped
 	case 't':
-		return "was stopped by a debugger"
+		return isTraced
 	case 'D':
-		return "was waiting for a device or a disk, which nothing interrupts"
+		return isBlocked
 	}
 	return ""
 }
