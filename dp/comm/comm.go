@@ -44,10 +44,10 @@ type Comm interface {
 	Close() error
 }
 
-// Op names a collective.
+// Op names what ranks meet for.
 type Op uint8
 
-// The collectives.
+// The collectives, and the calls of a [Session].
 const (
 	OpBroadcast Op = iota
 	OpReduce
@@ -57,11 +57,14 @@ const (
 	OpScatter
 	OpGather
 	OpBarrier
+	OpConnect
+	OpNewGroup
 )
 
-// String returns the collective's name: "all_reduce".
+// String returns its name: "all_reduce".
 func (op Op) String() string {
-	return [...]string{"broadcast", "reduce", "all_reduce", "reduce_scatter", "all_gather", "scatter", "gather", "barrier"}[op]
+	return [...]string{"broadcast", "reduce", "all_reduce", "reduce_scatter", "all_gather", "scatter", "gather", "barrier",
+		"connect", "new_group"}[op]
 }
 
 // rooted reports whether the collective has a root.

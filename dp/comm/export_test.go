@@ -36,3 +36,24 @@ func NewShared(t testing.TB, world int, opts ...Option) []Comm {
 	}
 	return group
 }
+
+// Kill ends a session's connections as the end of its process would, without goodbye.
+func (s *Session) Kill() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	for _, p := range s.peers {
+		if p != nil {
+			_ = p.conn.Close()
+		}
+	}
+	s.readers.Wait()
+}
+
+// Exported for tests that talk to a session as strangers do, and for fuzzing.
+type Message = message
+
+var (
+	ReadFrame  = readFrame
+	WriteFrame = writeFrame
+)

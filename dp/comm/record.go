@@ -15,10 +15,11 @@ type record struct {
 	All  bool // ranks that waited get the cause itself
 
 	// One of these is the cause.
-	Timeout  *TimeoutError  `json:",omitempty"`
-	Mismatch *MismatchError `json:",omitempty"`
-	Argument *ArgumentError `json:",omitempty"`
-	Remote   *RemoteError   `json:",omitempty"`
+	Timeout      *TimeoutError      `json:",omitempty"`
+	Mismatch     *MismatchError     `json:",omitempty"`
+	Argument     *ArgumentError     `json:",omitempty"`
+	Disagreement *DisagreementError `json:",omitempty"`
+	Remote       *RemoteError       `json:",omitempty"`
 }
 
 // newRecord describes a cause of process rank from.
@@ -31,6 +32,10 @@ func newRecord(from, rank int, cause error, all bool) record {
 		rec.Mismatch = e
 	case *ArgumentError:
 		rec.Argument = e
+	case *DisagreementError:
+		rec.Disagreement = e
+	case *RemoteError:
+		rec.Remote = e
 	default:
 		rec.Remote = newRemoteError(from, cause)
 	}
@@ -47,6 +52,8 @@ func (rec *record) errors() (cause *BrokenError, verdict error) {
 		cause.Cause = rec.Mismatch
 	case rec.Argument != nil:
 		cause.Cause = rec.Argument
+	case rec.Disagreement != nil:
+		cause.Cause = rec.Disagreement
 	default:
 		cause.Cause = rec.Remote
 	}
@@ -82,7 +89,7 @@ func decodeRecord(from []byte) (*record, error) {
 	if err := json.Unmarshal(from[4:4+n], rec); err != nil {
 		return nil, err
 	}
-	if rec.Timeout == nil && rec.Mismatch == nil && rec.Argument == nil && rec.Remote == nil {
+	if rec.Timeout == nil && rec.Mismatch == nil && rec.Argument == nil && rec.Disagreement == nil && rec.Remote == nil {
 		return nil, errors.New("a record without a cause")
 	}
 	return rec, nil

@@ -48,7 +48,7 @@ const (
 
 	// inElems and outElems are the elements of a stage's in and out: what a rank shows the others of its data, and of its sums,
 	// in one superstep. A stage stays in the second cache.
-	inElems, outElems = 32 << 10, 16 << 10
+	inElems, outElems = 64 << 10, 32 << 10
 	areaElems         = inElems + outElems
 )
 

@@ -137,22 +137,22 @@ func (t *shared) exchange(ctx context.Context, c Call, buf, src []float32) error
 	if err := t.claim(c.Op); err != nil {
 		return err
 	}
-	j := job{t: t, c: c, buf: buf, src: src, first: t.next}
-	j.plan()
-	j.post(0)
+	x := transfer{t: t, c: c, buf: buf, src: src, first: t.next}
+	x.plan()
+	x.post(0)
 	if err := t.meet(ctx, &c); err != nil {
 		return err
 	}
 	for s := 1; ; s++ {
-		j.step(s)
-		if s == j.last {
+		x.step(s)
+		if s == x.last {
 			break
 		}
-		if err := t.keepPace(c.Op, j.first+uint64(s)); err != nil {
+		if err := t.keepPace(c.Op, x.first+uint64(s)); err != nil {
 			return err
 		}
 	}
-	t.next += uint64(j.last)
+	t.next += uint64(x.last)
 	t.finish()
 	return nil
 }

@@ -17,8 +17,8 @@ const (
 	wholeAll = 16 << 10
 )
 
-// job is a call as one rank does it.
-type job struct {
+// transfer is a call as one rank does it.
+type transfer struct {
 	t        *shared
 	c        Call
 	buf, src []float32
@@ -31,156 +31,156 @@ type job struct {
 }
 
 // plan decides how large pieces are. It follows from the call, so that all ranks decide the same.
-func (j *job) plan() {
-	c, k := &j.c, j.t.size
+func (x *transfer) plan() {
+	c, k := &x.c, x.t.size
 	longest := (c.Len + k - 1) / k // of what is cut into pieces
-	j.piece = inElems / k
+	x.piece = inElems / k
 	switch c.Op {
 	case OpBroadcast:
-		longest, j.piece = c.Len, inElems
+		longest, x.piece = c.Len, inElems
 	case OpAllGather:
-		j.piece = inElems
+		x.piece = inElems
 	case OpReduce, OpAllReduce:
-		j.whole = c.Len <= whole && c.Len*k <= wholeAll
-		j.fetch = !j.whole
+		x.whole = c.Len <= whole && c.Len*k <= wholeAll
+		x.fetch = !x.whole
 	case OpScatter, OpGather:
 		longest = 0
 		for _, n := range c.Counts {
 			longest = max(longest, n)
 		}
 		if c.Op == OpGather {
-			j.piece = inElems
+			x.piece = inElems
 		}
 	}
-	if j.whole {
-		j.last = 1
+	if x.whole {
+		x.last = 1
 		return
 	}
-	j.last = max(1, (longest+j.piece-1)/j.piece)
-	if j.fetch {
-		j.last++
+	x.last = max(1, (longest+x.piece-1)/x.piece)
+	if x.fetch {
+		x.last++
 	}
 }
 
 // area is what superstep s shows.
-func (j *job) area(s int) int { return int(j.first+uint64(s)) & 1 }
+func (x *transfer) area(s int) int { return int(x.first+uint64(s)) & 1 }
 
 // share is rank r's share of the buffer.
-func (j *job) share(r int) []float32 {
-	lo, hi := ir.ShareOf(len(j.buf), r, j.t.size)
-	return j.buf[lo:hi]
+func (x *transfer) share(r int) []float32 {
+	lo, hi := ir.ShareOf(len(x.buf), r, x.t.size)
+	return x.buf[lo:hi]
 }
 
-// cut is piece s of x; none where x is shorter.
-func (j *job) cut(x []float32, s int) []float32 {
-	return x[min(s*j.piece, len(x)):min((s+1)*j.piece, len(x))]
+// cut is piece s of a buffer; none where it is shorter.
+func (x *transfer) cut(of []float32, s int) []float32 {
+	return of[min(s*x.piece, len(of)):min((s+1)*x.piece, len(of))]
 }
 
 // step is superstep s after the meeting.
-func (j *job) step(s int) {
-	j.post(s)
-	j.take(s - 1)
-	if j.fetch && s >= 2 {
-		j.collect(s - 2)
+func (x *transfer) step(s int) {
+	x.post(s)
+	x.take(s - 1)
+	if x.fetch && s >= 2 {
+		x.collect(s - 2)
 	}
 }
 
 // post shows piece s of what others need.
-func (j *job) post(s int) {
-	me, root := j.t.rank, j.c.Root
-	in := j.t.in[j.area(s)][me]
-	switch j.c.Op {
+func (x *transfer) post(s int) {
+	me, root := x.t.rank, x.c.Root
+	in := x.t.in[x.area(s)][me]
+	switch x.c.Op {
 	case OpBroadcast:
 		if me == root {
-			copy(in, j.cut(j.buf, s))
+			copy(in, x.cut(x.buf, s))
 		}
 	case OpAllGather:
-		copy(in, j.cut(j.share(me), s))
+		copy(in, x.cut(x.share(me), s))
 	case OpGather:
 		if me != root {
-			copy(in, j.cut(j.src, s))
+			copy(in, x.cut(x.src, s))
 		}
 	case OpScatter:
 		if me == root {
-			j.parts(j.src, func(r int, part []float32) {
+			x.parts(x.src, func(r int, part []float32) {
 				if r == me {
-					copy(j.cut(j.buf, s), j.cut(part, s))
+					copy(x.cut(x.buf, s), x.cut(part, s))
 				} else {
-					copy(in[r*j.piece:], j.cut(part, s))
+					copy(in[r*x.piece:], x.cut(part, s))
 				}
 			})
 		}
 	case OpReduce, OpAllReduce, OpReduceScatter:
-		if j.whole {
-			copy(in, j.buf)
+		if x.whole {
+			copy(in, x.buf)
 			return
 		}
-		for r := range j.t.size {
+		for r := range x.t.size {
 			if r != me {
-				copy(in[r*j.piece:], j.cut(j.share(r), s))
+				copy(in[r*x.piece:], x.cut(x.share(r), s))
 			}
 		}
 	}
 }
 
 // take uses piece s of what others have shown.
-func (j *job) take(s int) {
-	me, root := j.t.rank, j.c.Root
-	in := j.t.in[j.area(s)]
-	switch j.c.Op {
+func (x *transfer) take(s int) {
+	me, root := x.t.rank, x.c.Root
+	in := x.t.in[x.area(s)]
+	switch x.c.Op {
 	case OpBroadcast:
 		if me != root {
-			copy(j.cut(j.buf, s), in[root])
+			copy(x.cut(x.buf, s), in[root])
 		}
 	case OpAllGather:
-		for r := range j.t.size {
+		for r := range x.t.size {
 			if r != me {
-				copy(j.cut(j.share(r), s), in[r])
+				copy(x.cut(x.share(r), s), in[r])
 			}
 		}
 	case OpGather:
 		if me == root {
-			j.parts(j.buf, func(r int, part []float32) {
+			x.parts(x.buf, func(r int, part []float32) {
 				if r == me {
-					copy(j.cut(part, s), j.cut(j.src, s))
+					copy(x.cut(part, s), x.cut(x.src, s))
 				} else {
-					copy(j.cut(part, s), in[r])
+					copy(x.cut(part, s), in[r])
 				}
 			})
 		}
 	case OpScatter:
 		if me != root {
-			copy(j.cut(j.buf, s), in[root][me*j.piece:])
+			copy(x.cut(x.buf, s), in[root][me*x.piece:])
 		}
 	case OpReduce, OpAllReduce, OpReduceScatter:
-		j.sum(s)
+		x.sum(s)
 	}
 }
 
 // parts calls f with every rank's part of root's whole of a Scatter or Gather.
-func (j *job) parts(whole []float32, f func(r int, part []float32)) {
-	for r, n := range j.c.Counts {
+func (x *transfer) parts(whole []float32, f func(r int, part []float32)) {
+	for r, n := range x.c.Counts {
 		f(r, whole[:n])
 		whole = whole[n:]
 	}
 }
 
 // sum adds up, in rank order, piece s of this rank's share of all buffers, or all of them.
-func (j *job) sum(s int) {
-	me, k := j.t.rank, j.t.size
-	own, from := j.buf, 0
-	if !j.whole {
-		own, from = j.cut(j.share(me), s), me*j.piece
+func (x *transfer) sum(s int) {
+	me, k := x.t.rank, x.t.size
+	own, from := x.buf, 0
+	if !x.whole {
+		own, from = x.cut(x.share(me), s), me*x.piece
 	}
-	out := j.t.out[j.area(s+1)][me] // for the others if they fetch, and for sums of three and more
+	out := x.t.out[x.area(s+1)][me] // for the others if they fetch, and for sums of three and more
 	dst := own
-	if j.c.Op == OpReduce && me != j.c.Root {
-		if j.whole {
+	if x.c.Op == OpReduce && me != x.c.Root {
+		if x.whole {
 			return
 		}
 		dst = out
 	}
-	in := j.t.in[j.area(s)]
+	in := x.t.in[x.area(s)]
 	for lo := 0; lo < len(own); lo += block {
 		hi := min(lo+block, len(own))
 		term := func(r int) []float32 {
@@ -195,21 +195,21 @@ func (j *job) sum(s int) {
 			sum = out[lo:hi]
 		}
 		add(dst[lo:hi], sum, term(k-1))
-		if j.c.Op == OpAllReduce && !j.whole {
+		if x.c.Op == OpAllReduce && !x.whole {
 			copy(out[lo:hi], dst[lo:hi])
 		}
 	}
 }
 
 // collect fetches piece s of the others' sums.
-func (j *job) collect(s int) {
-	me := j.t.rank
-	if j.c.Op == OpReduce && me != j.c.Root {
+func (x *transfer) collect(s int) {
+	me := x.t.rank
+	if x.c.Op == OpReduce && me != x.c.Root {
 		return
 	}
-	for r, out := range j.t.out[j.area(s+1)] {
+	for r, out := range x.t.out[x.area(s+1)] {
 		if r != me {
-			copy(j.cut(j.share(r), s), out)
+			copy(x.cut(x.share(r), s), out)
 		}
 	}
 }
