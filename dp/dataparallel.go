@@ -10,8 +10,10 @@ import (
 
 	"github.com/tandem-train/tandem/cudaops"
 	"github.com/tandem-train/tandem/dp/comm"
+	"github.com/tandem-train/tandem/dp/data"
 	"github.com/tandem-train/tandem/internal/host"
 	"github.com/tandem-train/tandem/internal/ir"
+	"github.com/tandem-train/tandem/internal/job"
 	"github.com/tandem-train/tandem/nn"
 )
 
@@ -19,6 +21,7 @@ import (
 type DataParallel struct {
 	mu       sync.Mutex
 	cfg      config
+	procs    *processes // nil: this process trains by itself
 	compiler nn.Compiler
 	team     team
 	door     struct{ x, y door }
@@ -26,7 +29,8 @@ type DataParallel struct {
 	steps    map[string]*stepPlan
 	forwards map[string]*forwardPlan
 	lastStep *stepPlan
-	ints     *bool // whether integer inputs go to the model as indices; nil until one was seen
+	shares   []data.Range // of all ranks, in the step in progress
+	ints     *bool        // whether integer inputs go to the model as indices; nil until one was seen
 	updates  int
 	hyper    []float32
 	job      stepJob
@@ -39,21 +43,43 @@ var ErrClosed = errors.New("dp: closed")
 
 // New prepares training of model. Parameters without a value are initialised from the seed; then the model is replicated on
 // every card, and from now on the values in training are those on the cards: see [DataParallel.StateDict].
+//
+// In a job of several processes (started by tandem run, for instance) every process calls New, and waits for the others. The values are
+// those of rank 0.
 func New(model nn.Module, loss nn.Loss, opt nn.Optimizer, opts ...Option) (*DataParallel, error) {
 	t := &DataParallel{programs: map[string]*compiled{}, steps: map[string]*stepPlan{}, forwards: map[string]*forwardPlan{}}
 	for _, o := range opts {
 		o(&t.cfg)
 	}
+	var err error
+	if t.procs, err = t.cfg.join(); err != nil {
+		return nil, err
+	}
+	if err := t.build(model, loss, opt); err != nil {
+		if t.procs != nil {
+			err = errors.Join(err, t.procs.report(err))
+		}
+		return nil, err
+	}
+	return t, nil
+}
+
+// build does New's work. On error nothing is left open.
+func (t *DataParallel) build(model nn.Module, loss nn.Loss, opt nn.Optimizer) error {
 	switch {
 	case model == nil:
-		return nil, errors.New("dp: the model is nil")
+		return errors.New("dp: the model is nil")
 	case loss == nil:
-		return nil, errors.New("dp: the loss is nil")
+		return errors.New("dp: the loss is nil")
 	case opt == nil:
-		return nil, errors.New("dp: the optimizer is nil")
+		return errors.New("dp: the optimizer is nil")
 	}
-	if err := t.cfg.resolve(); err != nil {
-		return nil, err
+	var place *job.Place
+	if t.procs != nil {
+		place = t.procs.place
+	}
+	if err := t.cfg.resolve(place); err != nil {
+		return err
 	}
 	parts := []any{loss, opt, t.cfg.schedule}
 	for _, c := range t.cfg.clip {
@@ -62,34 +88,34 @@ func New(model nn.Module, loss nn.Loss, opt nn.Optimizer, opts ...Option) (*Data
 	for _, part := range parts {
 		if v, ok := part.(interface{ Validate() error }); ok {
 			if err := v.Validate(); err != nil {
-				return nil, err
+				return err
 			}
 		}
 	}
 	layout, err := nn.NewLayout(model)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := t.checkPlacement(layout); err != nil {
-		return nil, err
+		return err
 	}
 	if err := t.cfg.warnImbalance(); err != nil {
-		return nil, err
+		return err
 	}
 	if err := nn.Initialize(model, t.cfg.seed); err != nil {
-		return nil, err
+		return err
 	}
 	t.compiler = nn.Compiler{Model: model, Loss: loss, Optimizer: opt, Clip: t.cfg.clip, Layout: layout}
 	t.hyper = make([]float32, len(opt.Hyper()))
 	if err := t.open(); err != nil {
-		return nil, err
+		return err
 	}
 	if t.cfg.ids[0] != Host {
 		if err := nn.To(model, t.cfg.ids[0]); err != nil {
-			return nil, errors.Join(err, t.Close())
+			return errors.Join(err, t.Close())
 		}
 	}
-	return t, nil
+	return nil
 }
 
 // checkPlacement finds a parameter or buffer that was moved to another card than the primary one.
@@ -116,10 +142,18 @@ func (t *DataParallel) checkPlacement(l *nn.Layout) error {
 
 // open opens the devices, takes the arenas, and replicates the model.
 func (t *DataParallel) open() error {
-	ids := t.cfg.ids
+	ids, first := t.cfg.ids, 0
+	if t.procs != nil {
+		first = t.procs.place.Rank
+		if err := t.procs.connect(t.cfg.comm()...); err != nil {
+			return err
+		}
+		t.procs.facts = t.agreement()
+	}
+	t.shares = make([]data.Range, t.WorldSize())
 	threads := max(1, runtime.GOMAXPROCS(0)/len(ids))
 	for i, id := range ids {
-		r := &rank{index: i, execs: map[*ir.Program]*loaded{}}
+		r := &rank{index: first + i, comms: map[int]ir.Comm{}, execs: map[*ir.Program]*loaded{}}
 		if id == Host {
 			r.dev = host.Open(threads)
 		} else {
@@ -131,7 +165,7 @@ func (t *DataParallel) open() error {
 		}
 		t.team.ranks = append(t.team.ranks, r)
 	}
-	if err := t.regroup(); err != nil {
+	if err := t.regroup(context.Background()); err != nil {
 		return errors.Join(err, t.free())
 	}
 	t.team.start()
@@ -139,19 +173,26 @@ func (t *DataParallel) open() error {
 	if err == nil {
 		err = t.push()
 	}
+	if err == nil && t.procs != nil {
+		err = t.replicate(context.Background())
+	}
 	if err != nil {
+		t.team.abort(err)
 		return errors.Join(err, t.Close())
 	}
 	return nil
 }
 
 // regroup connects the ranks, anew after a failure has broken their group.
-func (t *DataParallel) regroup() error {
-	var opts []comm.Option
-	if t.cfg.timeout > 0 {
-		opts = append(opts, comm.Timeout(t.cfg.timeout))
+func (t *DataParallel) regroup(ctx context.Context) error {
+	var group []comm.Comm
+	var err error
+	if t.procs != nil {
+		group = make([]comm.Comm, 1)
+		group[0], err = t.procs.newGroup(ctx, t.updates)
+	} else {
+		group, err = comm.NewLocal(len(t.team.ranks), t.cfg.comm()...)
 	}
-	group, err := comm.NewLocal(len(t.team.ranks), opts...)
 	if err != nil {
 		return err
 	}
@@ -162,9 +203,7 @@ func (t *DataParallel) regroup() error {
 			}
 		}
 		r.group = group[i]
-		for _, l := range r.execs {
-			clear(l.comm)
-		}
+		clear(r.comms)
 	}
 	return nil
 }
@@ -185,7 +224,7 @@ func (t *DataParallel) updateRange(rank int) (lo, hi int) {
 	n := t.compiler.Layout.Elements
 	switch t.cfg.strategy {
 	case Sharded:
-		return ir.ShareOf(n, rank, len(t.cfg.ids))
+		return ir.ShareOf(n, rank, t.WorldSize())
 	case Gather:
 		if rank > 0 {
 			return 0, 0
@@ -233,11 +272,11 @@ func (t *DataParallel) push() error {
 	}))
 }
 
-// pull reads the model's values from the primary card.
+// pull reads the model's values from this process's first card.
 func (t *DataParallel) pull() error {
 	l := t.compiler.Layout
 	return t.team.do(context.Background(), rankFunc(func(r *rank) error {
-		if r.index > 0 {
+		if r != t.team.ranks[0] {
 			return nil
 		}
 		for _, p := range l.Params {
@@ -267,6 +306,9 @@ func (t *DataParallel) Close() error {
 		return nil
 	}
 	t.closed = true
+	if t.procs != nil {
+		t.procs.linger.stop()
+	}
 	err := t.team.do(context.Background(), rankFunc(func(r *rank) error {
 		err := r.free()
 		r.execs, r.mem, r.dev = nil, [ir.NumRegions]ir.DeviceMemory{}, closedDevice{r.dev}
@@ -296,10 +338,23 @@ func (t *DataParallel) free() error {
 	return errors.Join(errs...)
 }
 
-// WorldSize is the number of ranks.
-func (t *DataParallel) WorldSize() int { return len(t.cfg.ids) }
+// WorldSize is the number of ranks, those of other processes included.
+func (t *DataParallel) WorldSize() int {
+	if t.procs != nil {
+		return t.procs.place.World
+	}
+	return len(t.cfg.ids)
+}
 
-// Devices lists the ranks' cards by logical number, the primary card first; on the host it is [Host].
+// Rank is the number of this process's first rank: 0 in the process that has the primary card, the one to print and to save.
+func (t *DataParallel) Rank() int {
+	if t.procs != nil {
+		return t.procs.place.Rank
+	}
+	return 0
+}
+
+// Devices lists the cards of this process's ranks by logical number, the first first; on the host it is [Host].
 func (t *DataParallel) Devices() []int { return slices.Clone(t.cfg.ids) }
 
 // Strategy is the strategy in use.
@@ -312,7 +367,7 @@ func (t *DataParallel) Steps() int {
 	return t.updates
 }
 
-// RankMemory is what training holds on one rank's device.
+// RankMemory is what training holds on the device of one rank of this process.
 type RankMemory struct {
 	Rank   int
 	Device int
@@ -326,7 +381,7 @@ func (t *DataParallel) Memory() []RankMemory {
 	defer t.mu.Unlock()
 	out := make([]RankMemory, len(t.team.ranks))
 	for i, r := range t.team.ranks {
-		size := t.sizes(i)
+		size := t.sizes(r.index)
 		m := (&ir.Program{Size: size}).Memory()
 		for p := range r.execs {
 			own := p.Memory()
@@ -335,7 +390,7 @@ func (t *DataParallel) Memory() []RankMemory {
 			m.Outputs += own.Outputs
 			m.Constants += own.Constants
 		}
-		out[i] = RankMemory{Rank: i, Device: t.cfg.ids[i], Memory: m}
+		out[i] = RankMemory{Rank: r.index, Device: t.cfg.ids[i], Memory: m}
 	}
 	return out
 }

@@ -14,6 +14,23 @@
 // card on the whole batch, up to rounding, however uneven the shares. The same seed, batches and number of ranks give the same
 // bits again.
 //
+// # Several processes
+//
+// Under a launcher (tandem run, torchrun's variables, Slurm, Open MPI) the same program is started once a card, and each process is one rank.
+// New joins them; what they train is the same model with the same numbers as on the cards of one process. There are two ways to feed them:
+//
+//	loss, err := t.Step(ctx, x, y)      // rank 0 has the batch and scatters it; the others pass nil
+//	loss, err := t.StepShard(ctx, x, y) // every rank has its share of the batch, from a loader with data.Shard
+//
+// Every process makes the same calls in the same order, but one whose batches end early may wait for the others in [DataParallel.Join],
+// Forward or LoadStateDict: until they come it takes part in their steps with no samples, and loss and gradients stay exact. Steps that
+// one process is told to end (its context is done) end on all, at the same step. [DataParallel.Rank] is 0 in the process that should
+// print, and save.
+//
+// Ranks that were not built alike (another version, model, seed, optimizer, strategy) are told so by New, with the rank and what
+// differs. When a rank's process ends, the others hear of it at once. Every wait has a limit ([Timeout]), and its error names the ranks
+// that did not come.
+//
 // # Life cycle
 //
 // Programs are compiled when a shape of batch is first seen, one a rank, and kept. All memory that they need is taken at that
@@ -29,5 +46,7 @@
 // A caller's mistake is found before anything has run, and is an error that names it: [*cudaops.InvalidDeviceError],
 // [*DuplicateDeviceError], [*PrimaryCardError], [*InputError], [*IndexError] for a label outside the classes. When a rank fails,
 // all are joined and the lowest failing rank's error is returned as a [*ReplicaError]; parameters are then as before the step. A
-// context that ends stops a step before its update, or not at all.
+// context that ends stops a step before its update, or not at all. In a job of several processes, an error of one is on the others a
+// [comm.BrokenError] that names the rank and says what happened there; the next call connects the ranks anew, so that all may go on
+// together.
 package dp

@@ -12,12 +12,29 @@ import (
 type door struct {
 	floats []float32
 	ints   []int32
+
+	// Of what is scattered to other processes, or comes from one.
+	packed, received []float32
+	shape            []int
+}
+
+// form is a tensor's type and shape.
+type form struct {
+	ints  bool
+	shape []int // nil: there is no tensor
+}
+
+func (f form) String() string {
+	dtype := "float32"
+	if f.ints {
+		dtype = "int32"
+	}
+	return fmt.Sprintf("%s%v", dtype, f.shape)
 }
 
 // batch is a row-major tensor, as bytes of float32 or int32.
 type batch struct {
-	shape []int
-	ints  bool
+	form
 	bytes []byte
 }
 
@@ -33,7 +50,7 @@ func isInt(dt tensor.Dtype) bool {
 // floatsOf passes a tensor as float32: a row-major float32 tensor as it is, others converted.
 func (d *door) floatsOf(what string, t tensor.Tensor) (batch, error) {
 	if x, ok := rowMajor[float32](t); ok {
-		return batch{t.Shape(), false, ir.Bytes(x)}, nil
+		return batch{form{false, t.Shape()}, ir.Bytes(x)}, nil
 	}
 	dense, err := contiguous(what, t)
 	if err != nil {
@@ -63,13 +80,13 @@ func (d *door) floatsOf(what string, t tensor.Tensor) (batch, error) {
 	default:
 		return batch{}, inputError(what, t, "give float32, float64 or an integer type")
 	}
-	return batch{t.Shape(), false, ir.Bytes(d.floats)}, nil
+	return batch{form{false, t.Shape()}, ir.Bytes(d.floats)}, nil
 }
 
 // intsOf passes an integer tensor as int32.
 func (d *door) intsOf(what string, t tensor.Tensor) (batch, error) {
 	if x, ok := rowMajor[int32](t); ok {
-		return batch{t.Shape(), true, ir.Bytes(x)}, nil
+		return batch{form{true, t.Shape()}, ir.Bytes(x)}, nil
 	}
 	if !isInt(t.Dtype()) {
 		return batch{}, inputError(what, t, "give an integer type, such as int32 or int")
@@ -106,7 +123,7 @@ func (d *door) intsOf(what string, t tensor.Tensor) (batch, error) {
 	if at >= 0 {
 		return batch{}, inputError(what, t, "the element at index %d does not fit int32", at)
 	}
-	return batch{t.Shape(), true, ir.Bytes(d.ints)}, nil
+	return batch{form{true, t.Shape()}, ir.Bytes(d.ints)}, nil
 }
 
 // rowMajor returns the elements of t where they lie row-major in a slice of that type.

@@ -20,7 +20,7 @@ type forwardPlan struct {
 	shape  ir.Shape        // of the result
 	dtype  ir.DType        //
 	mem    *cudaops.Memory // the gathered outputs, on the output card; nil for the host
-	bytes  []byte          // the same on the host
+	bytes  []byte          // the same on the host; on other ranks than 0 of several processes, the rank's own
 }
 
 func (p *forwardPlan) free() error {
@@ -33,11 +33,17 @@ func (p *forwardPlan) free() error {
 // Forward applies the model in evaluation mode (no dropout, running statistics) to x, see [DataParallel.Step], and gathers the
 // outputs along the batch's dimension: on the output card, and from there into the result. Outputs that are scalars become a
 // vector of one a replica.
+//
+// In a job of several processes every process calls Forward. The input is that of rank 0, and so is the result: the others pass nil and get
+// nil.
 func (t *DataParallel) Forward(ctx context.Context, x tensor.Tensor) (*tensor.Dense, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
 		return nil, ErrClosed
+	}
+	if t.procs != nil {
+		return t.forwardTogether(ctx, x)
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -46,21 +52,15 @@ func (t *DataParallel) Forward(ctx context.Context, x tensor.Tensor) (*tensor.De
 	if err != nil {
 		return nil, err
 	}
-	key := fmt.Sprint(bx.shape, bx.ints)
-	plan, ok := t.forwards[key]
-	if !ok {
-		if plan, err = t.planForward(bx); err != nil {
-			return nil, err
-		}
-		t.forwards[key] = plan
+	plan, err := t.forwardPlan(bx.form)
+	if err != nil {
+		return nil, err
 	}
-	for _, c := range plan.progs[0].Checks {
-		if err := verify(c, bx); err != nil {
-			return nil, err
-		}
+	if err := plan.verify(bx); err != nil {
+		return nil, err
 	}
-	if err := t.team.do(ctx, &forwardJob{t, plan, bx}); err != nil {
-		if e := t.regroup(); e != nil {
+	if err := t.team.do(ctx, &forwardJob{t, plan, bx, 0}); err != nil {
+		if e := t.regroup(ctx); e != nil {
 			return nil, e
 		}
 		if ctx.Err() != nil {
@@ -71,11 +71,95 @@ func (t *DataParallel) Forward(ctx context.Context, x tensor.Tensor) (*tensor.De
 	return plan.result(t.cfg.dim)
 }
 
-func (t *DataParallel) planForward(x batch) (*forwardPlan, error) {
+// forwardTogether is Forward in a job of several processes.
+func (t *DataParallel) forwardTogether(ctx context.Context, x tensor.Tensor) (*tensor.Dense, error) {
+	if err := t.ready(ctx); err != nil {
+		return nil, err
+	}
+	bx, err := t.inputOfPrimary(x)
+	if err != nil {
+		return nil, t.failed(err)
+	}
+	if err := t.together(ctx, header{call: forwardCall, x: bx.form}); err != nil {
+		return nil, err
+	}
+	plan, err := t.evaluate(t.procs.linger.after(ctx), bx)
+	if err != nil {
+		return nil, t.failed(err)
+	}
+	if t.Rank() > 0 {
+		return nil, nil
+	}
+	return plan.result(t.cfg.dim)
+}
+
+// evaluate scatters rank 0's batch, evaluates, and gathers the outputs there.
+func (t *DataParallel) evaluate(ctx context.Context, x batch) (*forwardPlan, error) {
+	whole := t.procs.headers[0].x
+	plan, err := t.forwardPlan(whole)
+	if err != nil {
+		return nil, err
+	}
+	if t.Rank() == 0 {
+		if err := plan.verify(x); err != nil {
+			return nil, err
+		}
+	}
+	t.chunks(whole.shape[t.cfg.dim])
+	if x, err = t.scatterBatch(ctx, &t.door.x, x, whole, t.cfg.dim); err != nil {
+		return nil, err
+	}
+	if err := t.team.do(ctx, &forwardJob{t, plan, x, t.shares[t.Rank()].Lo}); err != nil {
+		return nil, err
+	}
+	counts := t.procs.counts
+	clear(counts)
+	for r, prog := range plan.progs {
+		counts[r] = prog.y.Shape.Size()
+	}
+	var all, mine []float32
+	if t.Rank() == 0 {
+		all = bytesAsFloats(plan.bytes)
+		mine = all[:counts[0]]
+	} else {
+		mine = bytesAsFloats(plan.bytes)
+	}
+	return plan, t.group().Gather(ctx, all, mine, counts, 0)
+}
+
+// verify checks the whole batch.
+func (p *forwardPlan) verify(x batch) error {
+	for _, c := range p.progs[0].Checks {
+		if err := verify(c, x); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// forwardPlan finds or makes the plan for inputs of that form.
+func (t *DataParallel) forwardPlan(x form) (*forwardPlan, error) {
+	key := fmt.Sprint(x.shape, x.ints)
+	if p, ok := t.forwards[key]; ok {
+		return p, nil
+	}
+	p, err := t.planForward(x)
+	if err == nil {
+		t.forwards[key] = p
+	}
+	return p, err
+}
+
+func (t *DataParallel) planForward(x form) (*forwardPlan, error) {
 	p := &forwardPlan{shares: data.Chunks(x.shape[t.cfg.dim], t.WorldSize())}
 	size := 0
 	for r, s := range p.shares {
-		c, out, err := t.evalProgram(r, x, s.Len())
+		// Of another process's program only the output's shape counts, which arenas have no part in.
+		of := r
+		if t.procs != nil {
+			of = t.Rank()
+		}
+		c, out, err := t.evalProgram(of, x, s.Len())
 		if err != nil {
 			return nil, err
 		}
@@ -98,7 +182,13 @@ func (t *DataParallel) planForward(x batch) (*forwardPlan, error) {
 		}
 		p.shape[t.cfg.dim] += n
 	}
-	if t.cfg.output == Host {
+	if me := t.Rank(); me > 0 {
+		if size = 0; me < len(p.progs) {
+			size = 4 * p.progs[me].y.Shape.Size()
+			p.out[me] = 0
+		}
+	}
+	if t.cfg.output == Host || t.procs != nil {
 		p.bytes = make([]byte, size)
 		return p, nil
 	}
@@ -111,9 +201,10 @@ func (t *DataParallel) planForward(x batch) (*forwardPlan, error) {
 
 // forwardJob evaluates on every rank that has samples.
 type forwardJob struct {
-	t    *DataParallel
-	plan *forwardPlan
-	x    batch
+	t     *DataParallel
+	plan  *forwardPlan
+	x     batch
+	first int // number, in the whole batch, of the first sample of x
 }
 
 func (j *forwardJob) run(ctx context.Context, r *rank) error {
@@ -125,10 +216,12 @@ func (j *forwardJob) run(ctx context.Context, r *rank) error {
 	if err != nil {
 		return err
 	}
-	if err := scatter(l.mem[ir.Input], p.progs[r.index].x.Offset, j.x, j.t.cfg.dim, p.shares[r.index]); err != nil {
+	share := p.shares[r.index]
+	here := data.Range{Lo: share.Lo - j.first, Hi: share.Hi - j.first}
+	if err := scatter(l.mem[ir.Input], p.progs[r.index].x.Offset, j.x, j.t.cfg.dim, here); err != nil {
 		return err
 	}
-	if err := r.execute(ctx, l, len(p.shares), ir.Runtime{Seed: j.t.cfg.seed, FirstSample: p.shares[r.index].Lo}); err != nil {
+	if err := r.execute(ctx, l, len(p.shares), ir.Runtime{Seed: j.t.cfg.seed, FirstSample: share.Lo}); err != nil {
 		return err
 	}
 	n := 4 * p.progs[r.index].y.Shape.Size()

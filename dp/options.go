@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/tandem-train/tandem/cudaops"
+	"github.com/tandem-train/tandem/dp/comm"
+	"github.com/tandem-train/tandem/internal/job"
 	"github.com/tandem-train/tandem/nn"
 )
 
@@ -63,6 +65,8 @@ type config struct {
 	micro    int
 	logger   *slog.Logger
 	timeout  time.Duration
+	alone    bool
+	session  session // nil: that of the process's job
 }
 
 // Option changes how New sets up training.
@@ -105,21 +109,31 @@ func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l }
 // Timeout limits every wait of a rank for another one. The default is that of package comm: five minutes, or TANDEM_TIMEOUT.
 func Timeout(d time.Duration) Option { return func(c *config) { c.timeout = d } }
 
-// resolve checks the options against the cards that there are, and fills in defaults.
-func (c *config) resolve() error {
+// Alone trains in this process by itself, even in one of a job of several.
+func Alone() Option { return func(c *config) { c.alone = true } }
+
+// resolve checks the options against the cards that there are, and fills in defaults. place is nil for a process by itself.
+func (c *config) resolve(place *job.Place) error {
 	cards, err := cudaops.AvailableDevices()
 	if err != nil {
 		return err
 	}
-	if !c.idsSet {
+	switch {
+	case c.idsSet && len(c.ids) == 0:
+		return errors.New("dp: DeviceIDs() names no card: name some, or leave it out for all visible ones")
+	case c.idsSet && place != nil && len(c.ids) > 1:
+		return fmt.Errorf("dp: device_ids %s: this is rank %d of a job of %d processes, of which each drives one card: name one, or leave DeviceIDs out", list(c.ids), place.Rank, place.World)
+	case c.idsSet:
+	case len(cards) == 0:
+		c.ids = []int{Host}
+	case place != nil:
+		if c.ids, err = ownCard(place, len(cards)); err != nil {
+			return err
+		}
+	default:
 		for _, d := range cards {
 			c.ids = append(c.ids, d.Logical)
 		}
-		if len(c.ids) == 0 {
-			c.ids = []int{Host}
-		}
-	} else if len(c.ids) == 0 {
-		return errors.New("dp: DeviceIDs() names no card: name some, or leave it out for all visible ones")
 	}
 	for i, id := range c.ids {
 		if id == Host && len(c.ids) == 1 {
@@ -162,6 +176,26 @@ func (c *config) resolve() error {
 		}
 	}
 	return nil
+}
+
+// comm are the options of the groups of ranks.
+func (c *config) comm() []comm.Option {
+	if c.timeout > 0 {
+		return []comm.Option{comm.Timeout(c.timeout)}
+	}
+	return nil
+}
+
+// ownCard is the card of one of several processes, for which so many are visible: the only one, as the launcher arranges it, or the
+// one with the process's number on its host.
+func ownCard(place *job.Place, cards int) ([]int, error) {
+	switch {
+	case cards == 1:
+		return []int{0}, nil
+	case place.LocalRank < cards:
+		return []int{place.LocalRank}, nil
+	}
+	return nil, fmt.Errorf("dp: this is process %d of %d on this host, and %d cards are visible: start at most as many, or give each its card with CUDA_VISIBLE_DEVICES (tandem run does)", place.LocalRank, place.LocalWorld, cards)
 }
 
 // working shows a call that works in the place of one that names n cards, of which there are only so many.

@@ -18,36 +18,53 @@ type compiled struct {
 	x, y *ir.Slot
 }
 
-// stepPlan is how a batch of one shape is trained on: what each rank runs, in order.
+// stepPlan is how a batch of one form, and of one distribution over the ranks, is trained on: what each rank of this process runs, in order.
 type stepPlan struct {
-	shape   []int    // of x
-	ints    bool     // of x
-	target  *ir.Slot // of one share
-	want    ir.Shape // of the whole batch's target
-	dimY    int      // along which the target is scattered
-	samples int
-	ranks   [][]run
-	checks  []ir.Check
+	x      form
+	shares []data.Range // of all ranks
+	target *ir.Slot     // of one share
+	want   ir.Shape     // of the whole batch's target
+	mine   ir.Shape     // of the target of this process's first rank
+	dimY   int          // along which the target is scattered
+	ranks  [][]run
+	checks []ir.Check
 }
 
 // run is one program of a step on one rank.
 type run struct {
-	prog   *compiled
+	prog   *compiled  // nil: none
 	share  data.Range // of the batch's samples
 	active int        // ranks that have samples in this part
 	last   bool       // ends with the update
+	// shadow are zeros for the collectives of the others' programs among active ranks, which a rank without samples takes part in where
+	// ranks behind it have some.
+	shadow [][]float32
 }
 
-// stepPlan finds or makes the plan for inputs of that shape.
-func (t *DataParallel) stepPlan(x batch) (*stepPlan, error) {
-	if p := t.lastStep; p != nil && p.ints == x.ints && slices.Equal(p.shape, x.shape) {
+// verify checks a batch or a share of it.
+func (p *stepPlan) verify(x, y batch) error {
+	for _, c := range p.checks {
+		b := y
+		if c.Slot.Name != p.target.Name {
+			b = x
+		}
+		if err := verify(c, b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stepPlan finds or makes the plan for batches of that form, of which the ranks have those shares.
+func (t *DataParallel) stepPlan(x form, shares []data.Range) (*stepPlan, error) {
+	if p := t.lastStep; p != nil && p.x.ints == x.ints && slices.Equal(p.x.shape, x.shape) && slices.Equal(p.shares, shares) {
 		return p, nil
 	}
-	key := fmt.Sprint(x.shape, x.ints)
+	key := fmt.Sprint(x.shape, x.ints, shares)
 	p, ok := t.steps[key]
 	if !ok {
 		var err error
-		if p, err = t.planStep(x); err != nil {
+		if p, err = t.planStep(form{x.ints, slices.Clone(x.shape)}, slices.Clone(shares)); err != nil {
 			return nil, err
 		}
 		t.steps[key] = p
@@ -56,43 +73,37 @@ func (t *DataParallel) stepPlan(x batch) (*stepPlan, error) {
 	return p, nil
 }
 
-func (t *DataParallel) planStep(x batch) (*stepPlan, error) {
-	world := t.WorldSize()
-	p := &stepPlan{shape: slices.Clone(x.shape), ints: x.ints, samples: x.shape[t.cfg.dim], ranks: make([][]run, world)}
-	shares := data.Chunks(p.samples, world)
+func (t *DataParallel) planStep(x form, shares []data.Range) (*stepPlan, error) {
+	p := &stepPlan{x: x, shares: shares, ranks: make([][]run, len(t.team.ranks))}
+	most := 0
+	for _, s := range shares {
+		most = max(most, s.Len())
+	}
 	// The largest share decides the number of parts; a rank with fewer samples sits the last ones out.
-	parts := data.Chunks(shares[0].Len(), t.cfg.micro)
+	parts := data.Chunks(most, t.cfg.micro)
 	for part, whole := range parts {
 		last := part == len(parts)-1
-		active := 0
-		pieces := make([]data.Range, world)
+		pieces := make([]data.Range, len(shares))
 		for r, s := range shares {
 			pieces[r] = data.Range{Lo: min(s.Lo+whole.Lo, s.Hi), Hi: min(s.Lo+whole.Hi, s.Hi)}
-			if pieces[r].Len() > 0 {
-				active++
-			}
 		}
-		for r := range world {
-			if r >= active && !last {
-				continue
-			}
-			prog, unused, err := t.trainProgram(r, x, pieces[r].Len(), p.samples, r < len(shares) && part > 0, last)
-			if err != nil {
-				return nil, err
-			}
-			if len(unused) > 0 && !t.warned {
-				t.warned = true
-				t.cfg.logger.Warn(fmt.Sprintf("%d parameters get no gradient and will not be trained: %s", len(unused), join(unused)))
-			}
-			if prog.y != nil {
-				p.target = prog.y
-			}
-			for _, c := range prog.Checks {
-				if !slices.ContainsFunc(p.checks, func(o ir.Check) bool { return o.Slot.Name == c.Slot.Name && o.CheckIndex == c.CheckIndex }) {
-					p.checks = append(p.checks, c)
+		active, gaps := activeRanks(pieces)
+		for i, rank := range t.team.ranks {
+			r := rank.index
+			step := run{share: pieces[r], active: active, last: last}
+			if pieces[r].Len() == 0 && (gaps || p.target == nil) {
+				if err := t.shadow(p, &step, r, pieces, gaps); err != nil {
+					return nil, err
 				}
 			}
-			p.ranks[r] = append(p.ranks[r], run{prog, pieces[r], active, last})
+			if pieces[r].Len() > 0 || last {
+				if err := t.program(p, &step, r, shares[r].Len() > 0 && part > 0); err != nil {
+					return nil, err
+				}
+			}
+			if step.prog != nil || len(step.shadow) > 0 {
+				p.ranks[i] = append(p.ranks[i], step)
+			}
 		}
 	}
 	if t.cfg.dim < len(p.target.Shape) {
@@ -102,8 +113,71 @@ func (t *DataParallel) planStep(x batch) (*stepPlan, error) {
 	if len(p.want) == 0 {
 		return nil, errors.New("dp: the loss takes a scalar target, which can't be scattered")
 	}
-	p.want[p.dimY] = p.samples
+	p.mine = p.want.Clone()
+	p.want[p.dimY], p.mine[p.dimY] = x.shape[t.cfg.dim], shares[t.Rank()].Len()
 	return p, nil
+}
+
+// activeRanks counts the ranks that have samples. Where there are gaps between them, every rank takes part.
+func activeRanks(pieces []data.Range) (n int, gaps bool) {
+	last := 0
+	for r, piece := range pieces {
+		if piece.Len() > 0 {
+			n++
+			last = r
+		}
+	}
+	if last >= n {
+		return len(pieces), true
+	}
+	return n, false
+}
+
+// program gives a rank what it runs in a step, and notes what the plan learns from that.
+func (t *DataParallel) program(p *stepPlan, step *run, r int, accumulate bool) error {
+	prog, unused, err := t.trainProgram(r, p, step.share.Len(), accumulate, step.last)
+	if err != nil {
+		return err
+	}
+	if len(unused) > 0 && !t.warned && t.Rank() == 0 {
+		t.warned = true
+		t.cfg.logger.Warn(fmt.Sprintf("%d parameters get no gradient and will not be trained: %s", len(unused), join(unused)))
+	}
+	step.prog = prog
+	p.learn(prog)
+	return nil
+}
+
+// learn notes what a program takes.
+func (p *stepPlan) learn(prog *compiled) {
+	if prog.y != nil {
+		p.target = prog.y
+	}
+	for _, c := range prog.Checks {
+		if !slices.ContainsFunc(p.checks, func(o ir.Check) bool { return o.Slot.Name == c.Slot.Name && o.CheckIndex == c.CheckIndex }) {
+			p.checks = append(p.checks, c)
+		}
+	}
+}
+
+// shadow gives a rank without samples what it must know of the programs of those that have some: the target's form and, where it has to
+// take part in their collectives, those.
+func (t *DataParallel) shadow(p *stepPlan, step *run, r int, pieces []data.Range, gaps bool) error {
+	i := slices.IndexFunc(pieces, func(d data.Range) bool { return d.Len() > 0 })
+	prog, _, err := t.trainProgram(r, p, pieces[i].Len(), false, false)
+	if err != nil {
+		return err
+	}
+	p.learn(prog)
+	if !gaps {
+		return nil
+	}
+	for _, s := range prog.Steps {
+		if c, ok := s.Op.(ir.Collective); ok && c.ActiveOnly {
+			step.shadow = append(step.shadow, make([]float32, s.In[0].Shape.Size()))
+		}
+	}
+	return nil
 }
 
 func join(names []string) string {
@@ -114,13 +188,14 @@ func join(names []string) string {
 	return fmt.Sprintf("%v and %d more", names[:most], len(names)-most)
 }
 
-// trainProgram finds or compiles what rank r runs for n samples of a batch of total: forward and backward (or zeros, for a rank
+// trainProgram finds or compiles what rank r runs for n samples of a batch: forward and backward (or zeros, for a rank
 // that has no samples), and where last, the exchange of gradients and the update.
-func (t *DataParallel) trainProgram(r int, x batch, n, total int, accumulate, last bool) (*compiled, []string, error) {
+func (t *DataParallel) trainProgram(r int, p *stepPlan, n int, accumulate, last bool) (*compiled, []string, error) {
 	lo, hi := t.updateRange(r)
-	shape := ir.Of(x.shape...).Clone()
+	shape, total := ir.Of(p.x.shape...).Clone(), p.x.shape[t.cfg.dim]
 	shape[t.cfg.dim] = n
-	key := fmt.Sprint("train", shape, x.ints, total, accumulate, last, lo, hi)
+	first := slices.IndexFunc(p.shares, func(s data.Range) bool { return s.Len() > 0 })
+	key := fmt.Sprint("train", shape, p.x.ints, total, accumulate, last, lo, hi, first)
 	if c, ok := t.programs[key]; ok {
 		return c, nil, nil
 	}
@@ -129,7 +204,7 @@ func (t *DataParallel) trainProgram(r int, x batch, n, total int, accumulate, la
 	var unused []string
 	switch {
 	case n > 0:
-		g, err := t.compiler.Train(nn.Share{Input: shape, IntX: x.ints, Samples: n, Total: total, Accumulate: accumulate})
+		g, err := t.compiler.Train(nn.Share{Input: shape, IntX: p.x.ints, Samples: n, Total: total, Accumulate: accumulate})
 		if err != nil {
 			return nil, nil, err
 		}
@@ -139,7 +214,7 @@ func (t *DataParallel) trainProgram(r int, x batch, n, total int, accumulate, la
 		parts = append(parts, ir.Part{Graph: t.compiler.Zero()})
 	}
 	if last {
-		more, err := t.exchange(lo, hi, total)
+		more, err := t.exchangeParts(lo, hi, total, first)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -153,8 +228,9 @@ func (t *DataParallel) trainProgram(r int, x batch, n, total int, accumulate, la
 	return c, unused, nil
 }
 
-// exchange is the part of a step that follows backward, for a rank that updates elements lo to hi-1 of the parameters.
-func (t *DataParallel) exchange(lo, hi, total int) ([]ir.Part, error) {
+// exchangeParts are the parts of a step that follow backward, for a rank that updates elements lo to hi-1 of the parameters. The running
+// statistics are those of rank first.
+func (t *DataParallel) exchangeParts(lo, hi, total, first int) ([]ir.Part, error) {
 	l := t.compiler.Layout
 	n := l.Elements
 	on := func(kind ir.CollectiveKind, s *ir.Slot) ir.Part {
@@ -190,15 +266,15 @@ func (t *DataParallel) exchange(lo, hi, total int) ([]ir.Part, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Running statistics follow the primary card.
+	// Running statistics follow the primary card, or the first that has samples.
 	if l.BufferElements > 0 && t.WorldSize() > 1 {
-		parts = append(parts, on(ir.BroadcastFrom, l.BufferRange()))
+		parts = append(parts, ir.Part{Collective: &ir.Collective{Kind: ir.BroadcastFrom, Root: first}, On: l.BufferRange()})
 	}
 	return parts, nil
 }
 
 // evalProgram finds or compiles forward for one share.
-func (t *DataParallel) evalProgram(r int, x batch, n int) (*compiled, *ir.Slot, error) {
+func (t *DataParallel) evalProgram(r int, x form, n int) (*compiled, *ir.Slot, error) {
 	shape := ir.Of(x.shape...).Clone()
 	shape[t.cfg.dim] = n
 	size := t.sizes(r)
@@ -219,10 +295,16 @@ func (t *DataParallel) evalProgram(r int, x batch, n int) (*compiled, *ir.Slot, 
 	return c, e.Out, nil
 }
 
+// missing reports whether there is no tensor. An empty batch of a loader has a nil *tensor.Dense.
+func missing(x tensor.Tensor) bool {
+	d, dense := x.(*tensor.Dense)
+	return x == nil || dense && d == nil
+}
+
 // input passes x through the door. Integers go in as indices where the model takes them (an embedding), else as numbers.
 func (t *DataParallel) input(x tensor.Tensor) (batch, error) {
 	switch {
-	case x == nil:
+	case missing(x):
 		return batch{}, inputError("input", nil, "there is none: pass a tensor whose dimension %d counts the samples", t.cfg.dim)
 	case x.Dims() <= t.cfg.dim:
 		return batch{}, inputError("input", x, "there is no dimension %d to scatter along", t.cfg.dim)

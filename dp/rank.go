@@ -14,17 +14,18 @@ import (
 // rank is one (process, card) pair: a device, the model's arenas on it, and the programs loaded there. All its work is done by
 // its own goroutine, locked to a thread, as cards want it.
 type rank struct {
-	index int
+	index int // among the ranks of all processes
 	dev   ir.Device
 	group comm.Comm // all ranks
 	mem   [ir.NumRegions]ir.DeviceMemory
+	comms map[int]ir.Comm // what programs reach the group by, by the number of ranks that have samples
 	execs map[*ir.Program]*loaded
-	jobs  chan job
+	tasks chan task
 	loss  [4]byte // room to read a loss
 }
 
-// job is work that every rank does its part of.
-type job interface {
+// task is work that every rank does its part of.
+type task interface {
 	run(ctx context.Context, r *rank) error
 }
 
@@ -32,8 +33,7 @@ type job interface {
 type loaded struct {
 	exec ir.Executable
 	mem  [ir.NumRegions]ir.DeviceMemory
-	comm map[int]ir.Comm // by the number of active ranks
-	rt   ir.Runtime      // of the run in progress
+	rt   ir.Runtime // of the run in progress
 }
 
 // ours lists the regions that belong to the rank; the others belong to a program.
@@ -42,32 +42,32 @@ var ours = []ir.Region{ir.Params, ir.Grads, ir.State, ir.Buffers}
 // theirs lists the regions that belong to a program.
 var theirs = []ir.Region{ir.Hyper, ir.Input, ir.Output, ir.Work, ir.Consts}
 
-// team runs jobs on all ranks and joins them.
+// team runs tasks on all ranks of this process and joins them.
 type team struct {
 	ranks []*rank
 	errs  []error
-	ctx   context.Context // of the job in progress
+	ctx   context.Context // of the task in progress
 	done  sync.WaitGroup
 	ended sync.WaitGroup
 }
 
 func (t *team) start() {
 	t.errs = make([]error, len(t.ranks))
-	for _, r := range t.ranks {
-		r.jobs = make(chan job)
+	for i, r := range t.ranks {
+		r.tasks = make(chan task)
 		t.ended.Go(func() {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
-			for j := range r.jobs {
-				t.errs[r.index] = t.guard(j, r)
+			for j := range r.tasks {
+				t.errs[i] = t.guard(j, r)
 				t.done.Done()
 			}
 		})
 	}
 }
 
-// guard runs a rank's part of a job. When it fails the others are told, so that none waits for this one.
-func (t *team) guard(j job, r *rank) error {
+// guard runs a rank's part of a task. When it fails the others are told, so that none waits for this one.
+func (t *team) guard(j task, r *rank) error {
 	err := j.run(t.ctx, r)
 	if err != nil && r.group != nil {
 		r.group.Abort(err)
@@ -77,11 +77,11 @@ func (t *team) guard(j job, r *rank) error {
 
 // do runs j on every rank, joins them, and returns the lowest failing rank's error. A rank that failed only because another one
 // did is not the one to name.
-func (t *team) do(ctx context.Context, j job) error {
+func (t *team) do(ctx context.Context, j task) error {
 	t.ctx = ctx
 	t.done.Add(len(t.ranks))
 	for _, r := range t.ranks {
-		r.jobs <- j
+		r.tasks <- j
 	}
 	t.done.Wait()
 	t.ctx = nil
@@ -92,7 +92,7 @@ func (t *team) do(ctx context.Context, j job) error {
 		}
 		var consequence *comm.BrokenError
 		if first == nil || errors.As(first.Err, &consequence) && !errors.As(err, &consequence) {
-			first = &ReplicaError{Replica: i, Device: t.ranks[i].dev.ID(), Err: err}
+			first = &ReplicaError{Replica: t.ranks[i].index, Device: t.ranks[i].dev.ID(), Err: err}
 		}
 	}
 	if first == nil {
@@ -101,9 +101,16 @@ func (t *team) do(ctx context.Context, j job) error {
 	return first
 }
 
+// abort breaks the ranks' group, so that no other process waits for them.
+func (t *team) abort(cause error) {
+	for _, r := range t.ranks {
+		r.group.Abort(cause)
+	}
+}
+
 func (t *team) stop() {
 	for _, r := range t.ranks {
-		close(r.jobs)
+		close(r.tasks)
 	}
 	t.ended.Wait()
 }
@@ -125,7 +132,7 @@ func (r *rank) load(p *ir.Program) (*loaded, error) {
 	if l, ok := r.execs[p]; ok {
 		return l, nil
 	}
-	l := &loaded{comm: map[int]ir.Comm{}}
+	l := new(loaded)
 	mem := r.mem
 	for _, region := range theirs {
 		m, err := alloc(r.dev, fmt.Sprintf("%s: %s", p.Name, region), p.Bytes(region))
@@ -143,19 +150,19 @@ func (r *rank) load(p *ir.Program) (*loaded, error) {
 	return l, nil
 }
 
-// programComm is how the program's collectives reach the other ranks, of which the first active have samples.
-func (r *rank) programComm(l *loaded, active int) (ir.Comm, error) {
+// programComm is how a program's collectives reach the other ranks, of which the first active have samples.
+func (r *rank) programComm(active int) (ir.Comm, error) {
 	if r.group.Size() == 1 {
 		return nil, nil
 	}
-	if c, ok := l.comm[active]; ok {
+	if c, ok := r.comms[active]; ok {
 		return c, nil
 	}
 	c, err := comm.ForProgram(r.group, active)
 	if err != nil {
 		return nil, err
 	}
-	l.comm[active] = c
+	r.comms[active] = c
 	return c, nil
 }
 

@@ -1,9 +1,13 @@
 package dp
 
-import "github.com/tandem-train/tandem/nn"
+import (
+	"context"
+
+	"github.com/tandem-train/tandem/nn"
+)
 
 // StateDict reads the parameters and buffers from the primary card, under PyTorch's names. The model has the same values
-// afterwards.
+// afterwards. In a job of several processes each reads its own card, which has the same values, and waits for no other.
 func (t *DataParallel) StateDict() (*nn.State, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -18,12 +22,36 @@ func (t *DataParallel) StateDict() (*nn.State, error) {
 
 // LoadStateDict gives the model, on every card, the values of s. strict is as for [nn.LoadStateDict]. The optimizer's state and
 // the number of updates stay.
+//
+// In a job of several processes every process calls LoadStateDict. The state is that of rank 0; the others may pass nil.
 func (t *DataParallel) LoadStateDict(s *nn.State, strict bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
 		return ErrClosed
 	}
+	if t.procs == nil {
+		return t.load(s, strict)
+	}
+	ctx := context.Background()
+	if err := t.ready(ctx); err != nil {
+		return err
+	}
+	if err := t.together(ctx, header{call: loadCall}); err != nil {
+		return err
+	}
+	if t.Rank() == 0 {
+		if err := t.load(s, strict); err != nil {
+			return t.failed(err)
+		}
+	}
+	if err := t.replicate(ctx); err != nil {
+		return t.failed(err)
+	}
+	return t.pull()
+}
+
+func (t *DataParallel) load(s *nn.State, strict bool) error {
 	if err := t.pull(); err != nil {
 		return err
 	}

@@ -19,12 +19,34 @@ import (
 // Each rank gets ceil(N/ranks) samples until none are left.
 //
 // When ctx ends, the step ends before its update with ctx's error, or is completed.
+//
+// In a job of several processes every process calls Step. The batch is that of rank 0; the others pass nil, and get [ErrEnd] when rank 0
+// has gone on to another call. All get the loss. When the context of one rank has ended, all end at the same step: with the context's
+// error on that rank, a [StoppedError] on the others.
 func (t *DataParallel) Step(ctx context.Context, x, y tensor.Tensor) (float64, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
 		return 0, ErrClosed
 	}
+	if t.procs == nil {
+		return t.stepAlone(ctx, x, y)
+	}
+	if err := t.ready(ctx); err != nil {
+		return 0, err
+	}
+	bx, err := t.inputOfPrimary(x)
+	if err != nil {
+		return 0, t.failed(err)
+	}
+	if err := t.together(ctx, header{call: stepCall, x: bx.form}); err != nil {
+		return 0, err
+	}
+	return t.stepTogether(ctx, stepCall, bx, y)
+}
+
+// stepAlone is a step of a process that trains by itself.
+func (t *DataParallel) stepAlone(ctx context.Context, x, y tensor.Tensor) (float64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
@@ -32,23 +54,40 @@ func (t *DataParallel) Step(ctx context.Context, x, y tensor.Tensor) (float64, e
 	if err != nil {
 		return 0, err
 	}
-	plan, err := t.stepPlan(bx)
+	plan, err := t.stepPlan(bx.form, t.chunks(bx.shape[t.cfg.dim]))
 	if err != nil {
 		return 0, err
 	}
-	by, err := t.target(y, plan)
+	by, err := t.target(y, plan.target.DType, plan.want, bx.form)
 	if err != nil {
 		return 0, err
 	}
-	for _, c := range plan.checks {
-		b := by
-		if c.Slot.Name != plan.target.Name {
-			b = bx
-		}
-		if err := verify(c, b); err != nil {
-			return 0, err
-		}
+	if err := plan.verify(bx, by); err != nil {
+		return 0, err
 	}
+	loss, err := t.update(ctx, plan, bx, by, 0)
+	if err == nil {
+		return loss, nil
+	}
+	if e := t.regroup(ctx); e != nil {
+		return 0, e
+	}
+	if ctx.Err() != nil {
+		return 0, ctx.Err()
+	}
+	return 0, err
+}
+
+// chunks are the ranks' shares of n samples that are scattered. They are valid until the next call.
+func (t *DataParallel) chunks(n int) []data.Range {
+	for r := range t.shares {
+		t.shares[r] = data.Chunk(n, len(t.shares), r)
+	}
+	return t.shares
+}
+
+// update runs a plan on the ranks of this process, with samples of which the first has that number in the batch.
+func (t *DataParallel) update(ctx context.Context, plan *stepPlan, x, y batch, first int) (float64, error) {
 	lr := t.compiler.Optimizer.LR()
 	if t.cfg.schedule != nil {
 		lr = t.cfg.schedule.LR(lr, t.updates)
@@ -56,30 +95,23 @@ func (t *DataParallel) Step(ctx context.Context, x, y tensor.Tensor) (float64, e
 	for i, h := range t.compiler.Optimizer.HyperAt(t.updates+1, lr) {
 		t.hyper[i] = float32(h)
 	}
-	t.job = stepJob{t: t, plan: plan, x: bx, y: by}
+	t.job = stepJob{t: t, plan: plan, x: x, y: y, first: first}
 	if err := t.team.do(ctx, &t.job); err != nil {
-		if e := t.regroup(); e != nil {
-			return 0, e
-		}
-		if ctx.Err() != nil {
-			return 0, ctx.Err()
-		}
 		return 0, err
 	}
 	t.updates++
 	return t.job.loss, nil
 }
 
-// target passes y through the door, as the plan's programs want it.
-func (t *DataParallel) target(y tensor.Tensor, p *stepPlan) (batch, error) {
-	slot := p.target
-	if y == nil {
-		return batch{}, inputError("target", nil, "there is none: the loss takes %s%v", slot.DType, p.want)
+// target passes y, the target for samples x, through the door as the loss wants it.
+func (t *DataParallel) target(y tensor.Tensor, dtype ir.DType, want ir.Shape, x form) (batch, error) {
+	if missing(y) {
+		return batch{}, inputError("target", nil, "there is none: the loss takes %s%v", dtype, want)
 	}
-	if !p.want.Equal(ir.Shape(y.Shape())) {
-		return batch{}, inputError("target", y, "the loss takes %s%v for an input of shape %v", slot.DType, p.want, p.shape)
+	if !want.Equal(ir.Shape(y.Shape())) {
+		return batch{}, inputError("target", y, "the loss takes %s%v for an input of shape %v", dtype, want, x.shape)
 	}
-	if slot.DType == ir.I32 {
+	if dtype == ir.I32 {
 		return t.door.y.intsOf("target", y)
 	}
 	return t.door.y.floatsOf("target", y)
@@ -87,26 +119,35 @@ func (t *DataParallel) target(y tensor.Tensor, p *stepPlan) (batch, error) {
 
 // stepJob is a step on every rank.
 type stepJob struct {
-	t    *DataParallel
-	plan *stepPlan
-	x, y batch
-	loss float64 // written by the first rank
+	t     *DataParallel
+	plan  *stepPlan
+	x, y  batch
+	first int     // number, in the whole batch, of the first sample of x and y
+	loss  float64 // written by this process's first rank
 }
 
 func (j *stepJob) run(ctx context.Context, r *rank) error {
 	t := j.t
-	for i := range j.plan.ranks[r.index] {
-		part := &j.plan.ranks[r.index][i]
+	parts := j.plan.ranks[r.index-t.Rank()]
+	for i := range parts {
+		part := &parts[i]
+		if err := r.followOthers(ctx, part); err != nil {
+			return err
+		}
+		if part.prog == nil {
+			continue
+		}
 		l, err := r.load(part.prog.Program)
 		if err != nil {
 			return err
 		}
 		if part.share.Len() > 0 {
 			in := l.mem[ir.Input]
-			if err := scatter(in, part.prog.x.Offset, j.x, t.cfg.dim, part.share); err != nil {
+			here := data.Range{Lo: part.share.Lo - j.first, Hi: part.share.Hi - j.first}
+			if err := scatter(in, part.prog.x.Offset, j.x, t.cfg.dim, here); err != nil {
 				return err
 			}
-			if err := scatter(in, part.prog.y.Offset, j.y, j.plan.dimY, part.share); err != nil {
+			if err := scatter(in, part.prog.y.Offset, j.y, j.plan.dimY, here); err != nil {
 				return err
 			}
 		}
@@ -118,8 +159,8 @@ func (j *stepJob) run(ctx context.Context, r *rank) error {
 		if err := r.execute(ctx, l, part.active, ir.Runtime{Seed: t.cfg.seed, Step: uint64(t.updates), FirstSample: part.share.Lo}); err != nil {
 			return err
 		}
-		if part.last && r.index == 0 {
-			if j.loss, err = r.readLoss(l.mem[ir.Output]); err != nil {
+		if out := l.mem[ir.Output]; part.last && out != nil && r == t.team.ranks[0] {
+			if j.loss, err = r.readLoss(out); err != nil {
 				return err
 			}
 		}
@@ -127,9 +168,27 @@ func (j *stepJob) run(ctx context.Context, r *rank) error {
 	return nil
 }
 
+// followOthers takes part, with zeros, in the collectives of other ranks' programs.
+func (r *rank) followOthers(ctx context.Context, part *run) error {
+	if len(part.shadow) == 0 {
+		return nil
+	}
+	c, err := r.programComm(part.active)
+	if err != nil {
+		return err
+	}
+	for _, zeros := range part.shadow {
+		clear(zeros)
+		if err := c.Collective(ctx, ir.Collective{Kind: ir.AllReduce, ActiveOnly: true}, zeros); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // execute runs a loaded program.
 func (r *rank) execute(ctx context.Context, l *loaded, active int, rt ir.Runtime) error {
-	c, err := r.programComm(l, active)
+	c, err := r.programComm(active)
 	if err != nil {
 		return err
 	}

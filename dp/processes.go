@@ -1,0 +1,513 @@
+package dp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"regexp"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"time"
+	"unsafe"
+
+	"gorgonia.org/tensor"
+
+	"github.com/tandem-train/tandem/dp/comm"
+	"github.com/tandem-train/tandem/dp/data"
+	"github.com/tandem-train/tandem/internal/ir"
+	"github.com/tandem-train/tandem/internal/job"
+)
+
+// session connects the processes of a job: [comm.Session].
+type session interface {
+	Rank() int
+	Size() int
+	// NewGroup makes a group of all ranks, of which each calls it, with facts on which they must agree.
+	NewGroup(ctx context.Context, facts []comm.Fact) (comm.Comm, error)
+}
+
+// processes is what a trainer knows of the job whose processes train together, one rank each.
+type processes struct {
+	place   *job.Place
+	session session
+	facts   []comm.Fact
+	broken  bool // the group is: the next call makes a new one
+
+	words   []int32  // headers, as they are exchanged
+	headers []header // of all ranks, in the call in progress
+	counts  []int    // elements, of all ranks, in a scatter or gather
+	loss    [1]float32
+	linger  linger
+}
+
+// The session of this process. It is made by the first trainer and lives as long as the process: when its connections end, the other
+// processes know that this one has.
+var joined struct {
+	sync.Mutex
+	session *comm.Session
+}
+
+// join connects this process with the others of its job. It is nil for a process that trains by itself.
+func (c *config) join() (*processes, error) {
+	if c.session != nil {
+		return newProcesses(&job.Place{Rank: c.session.Rank(), World: c.session.Size()}, c.session), nil
+	}
+	if c.alone {
+		return nil, nil
+	}
+	place, err := job.Lookup(os.LookupEnv)
+	if err != nil || place == nil || place.World == 1 {
+		return nil, err
+	}
+	return newProcesses(place, nil), nil
+}
+
+func newProcesses(place *job.Place, s session) *processes {
+	return &processes{
+		place: place, session: s,
+		words:   make([]int32, headerWords*place.World),
+		headers: make([]header, place.World),
+		counts:  make([]int, place.World),
+	}
+}
+
+// connect waits for the other processes, the first time.
+func (p *processes) connect(opts ...comm.Option) error {
+	if p.session != nil {
+		return nil
+	}
+	joined.Lock()
+	defer joined.Unlock()
+	if joined.session == nil {
+		s, err := comm.Connect(context.Background(), p.place, opts...)
+		if err != nil {
+			return err
+		}
+		joined.session = s
+	}
+	p.session = joined.session
+	return nil
+}
+
+// facts are what the ranks must agree on, in the order in which a difference is worth telling.
+func (t *DataParallel) agreement() []comm.Fact {
+	c, l := &t.cfg, t.compiler.Layout
+	facts := []comm.Fact{
+		{Name: "the version of tandem", Value: version()},
+		{Name: "the model's type", Value: fmt.Sprintf("%T", t.compiler.Model)},
+	}
+	for i := len(l.Params) - 1; i >= 0; i-- {
+		facts = append(facts, comm.Fact{Name: "parameter " + l.Params[i].Name, Value: fmt.Sprint([]int(l.Params[i].Slot.Shape))})
+	}
+	for _, b := range l.Buffers {
+		facts = append(facts, comm.Fact{Name: "buffer " + b.Name, Value: fmt.Sprint([]int(b.Slot.Shape))})
+	}
+	facts = append(facts,
+		comm.Fact{Name: "the loss", Value: describe(t.compiler.Loss)},
+		comm.Fact{Name: "the optimizer", Value: describe(t.compiler.Optimizer)},
+		comm.Fact{Name: "the schedule", Value: describe(c.schedule)},
+		comm.Fact{Name: "the clipping", Value: describe(c.clip)},
+		comm.Fact{Name: "the strategy", Value: c.strategy.String()},
+		comm.Fact{Name: "the seed", Value: fmt.Sprint(c.seed)},
+		comm.Fact{Name: "the number of micro-batches", Value: fmt.Sprint(c.micro)},
+		comm.Fact{Name: "the dimension of the batch", Value: fmt.Sprint(c.dim)},
+	)
+	return facts
+}
+
+// version is that of this module, as far as the program knows it.
+func version() string {
+	const path = "github.com/tandem-train/tandem"
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	for _, m := range append(info.Deps, &info.Main) {
+		if m.Path == path {
+			return m.Version
+		}
+	}
+	return "unknown"
+}
+
+// addresses are what is different in every process when pointers and functions are printed.
+var addresses = regexp.MustCompile(`0x[0-9a-f]+`)
+
+// describe prints a loss, an optimizer or the like with its settings.
+func describe(v any) string {
+	if v == nil {
+		return "none"
+	}
+	if r := reflect.ValueOf(v); r.Kind() == reflect.Pointer && !r.IsNil() {
+		return addresses.ReplaceAllString(fmt.Sprintf("%T%+v", v, r.Elem()), "")
+	}
+	return addresses.ReplaceAllString(fmt.Sprintf("%T%+v", v, v), "")
+}
+
+// ready makes the group anew if it is broken.
+func (t *DataParallel) ready(ctx context.Context) error {
+	if t.procs == nil || !t.procs.broken {
+		return nil
+	}
+	if err := t.regroup(ctx); err != nil {
+		return t.failed(err)
+	}
+	return nil
+}
+
+// newGroup makes a group of all ranks, for the only rank of this process.
+func (p *processes) newGroup(ctx context.Context, updates int) (comm.Comm, error) {
+	facts := append(slices.Clip(p.facts), comm.Fact{Name: "the number of steps done", Value: fmt.Sprint(updates)})
+	g, err := p.session.NewGroup(ctx, facts)
+	p.broken = err != nil
+	return g, err
+}
+
+// failed takes an error of a call that ranks make together: the others must not wait for this one, and the launcher hears of it.
+func (t *DataParallel) failed(err error) error {
+	p := t.procs
+	if p == nil {
+		return err
+	}
+	t.team.abort(err)
+	p.broken = true
+	return errors.Join(err, p.report(err))
+}
+
+// report leaves an error of this rank for the launcher.
+func (p *processes) report(err error) error {
+	f := job.Failure{Error: err.Error()}
+	var broken *comm.BrokenError
+	if errors.As(err, &broken) && broken.Rank != p.place.Rank {
+		f.Consequence, f.By = true, broken.Rank
+	}
+	return p.place.Report(f)
+}
+
+// StoppedError is the error of a call that ends because the context of another rank has ended. The group is whole, and all ranks are at
+// the same step. It wraps [context.Canceled].
+type StoppedError struct {
+	Rank int // whose context has ended
+}
+
+func (e *StoppedError) Error() string { return fmt.Sprintf("dp: rank %d was told to stop", e.Rank) }
+
+// Unwrap returns context.Canceled.
+func (e *StoppedError) Unwrap() error { return context.Canceled }
+
+// ErrEnd is Step's error on other ranks than 0 when rank 0 has gone on to another call: there are no more batches.
+var ErrEnd = errors.New("dp: rank 0 has no more batches")
+
+// together comes to a call with the other ranks, takes part in what they do before it, and returns when all have come: with nil, or
+// ErrEnd. x and y are what this rank has for a step.
+func (t *DataParallel) together(ctx context.Context, mine header) error {
+	p := t.procs
+	if len(mine.x.shape) > maxDims {
+		return t.failed(&InputError{What: "input", Why: fmt.Sprintf("%s has more than the %d dimensions that it may have in a job of several processes", mine.x, maxDims)})
+	}
+	for {
+		mine.stop = ctx.Err() != nil
+		if err := t.exchange(p.linger.after(ctx), mine); err != nil {
+			return t.failed(err)
+		}
+		d, err := decide(p.headers)
+		switch {
+		case err != nil:
+			return t.failed(err)
+		case d.stop >= 0 && mine.stop:
+			return ctx.Err()
+		case d.stop >= 0:
+			return &StoppedError{Rank: d.stop}
+		case d.end && mine.call == stepCall:
+			return ErrEnd
+		case d.end:
+			continue
+		case d.call == mine.call:
+			return nil
+		}
+		if _, err := t.stepTogether(ctx, d.call, batch{}, nil); err != nil {
+			return err
+		}
+	}
+}
+
+// exchange gives every rank all headers.
+func (t *DataParallel) exchange(ctx context.Context, mine header) error {
+	p := t.procs
+	at := headerWords * p.place.Rank
+	mine.put(p.words[at : at+headerWords])
+	if err := t.group().AllGather(ctx, asFloats(p.words)); err != nil {
+		return err
+	}
+	for r := range p.headers {
+		p.headers[r].get(p.words[headerWords*r:][:headerWords])
+	}
+	return nil
+}
+
+// group is the end of this process's only rank.
+func (t *DataParallel) group() comm.Comm { return t.team.ranks[0].group }
+
+// asFloats is for collectives, which move bits and add floats.
+func asFloats(x []int32) []float32 {
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(x))), len(x))
+}
+
+func bytesAsFloats(x []byte) []float32 {
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(x))), len(x)/4)
+}
+
+// inputOfPrimary passes rank 0's input through the door; the other ranks' is not used.
+func (t *DataParallel) inputOfPrimary(x tensor.Tensor) (batch, error) {
+	if t.Rank() > 0 {
+		return batch{}, nil
+	}
+	return t.input(x)
+}
+
+// scatterBatch cuts rank 0's batch b, of which the others know the form, along dim into t.shares, and returns this rank's. d keeps what
+// it needs from call to call.
+func (t *DataParallel) scatterBatch(ctx context.Context, d *door, b batch, f form, dim int) (batch, error) {
+	p := t.procs
+	outer, inner := 1, 1
+	for _, n := range f.shape[:dim] {
+		outer *= n
+	}
+	for _, n := range f.shape[dim+1:] {
+		inner *= n
+	}
+	for r, s := range t.shares {
+		p.counts[r] = outer * s.Len() * inner
+	}
+	me := p.place.Rank
+	var src, dst []float32
+	if me > 0 {
+		d.received = resize(d.received, p.counts[me])
+		dst = d.received
+	} else {
+		src = bytesAsFloats(b.bytes)
+		if outer > 1 {
+			src = d.pack(src, outer, f.shape[dim], inner, t.shares)
+		}
+		dst = src[:p.counts[0]]
+	}
+	if err := t.group().Scatter(ctx, dst, src, p.counts, 0); err != nil {
+		return batch{}, err
+	}
+	d.shape = append(d.shape[:0], f.shape...)
+	d.shape[dim] = t.shares[me].Len()
+	return batch{form{f.ints, d.shape}, ir.Bytes(dst)}, nil
+}
+
+// pack puts the shares of an array [outer, n, inner] one after the other.
+func (d *door) pack(src []float32, outer, n, inner int, shares []data.Range) []float32 {
+	d.packed = resize(d.packed, len(src))
+	at := 0
+	for _, s := range shares {
+		for o := range outer {
+			at += copy(d.packed[at:], src[(o*n+s.Lo)*inner:(o*n+s.Hi)*inner])
+		}
+	}
+	return d.packed
+}
+
+// StepShard trains on one batch of which each process has a share, x and y, as a sharded loader gives it ([data.Shard]), and returns the
+// loss of the whole batch. The shares of ranks 0, 1, ... follow each other in the batch; they may differ in size, and a rank that has no
+// sample passes nil. A process that trains by itself has the whole batch: StepShard is [DataParallel.Step] then.
+//
+// Ranks that have no more batches go on to Forward, LoadStateDict or [DataParallel.Join]. Until all have, they take part in the others'
+// steps.
+func (t *DataParallel) StepShard(ctx context.Context, x, y tensor.Tensor) (float64, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return 0, ErrClosed
+	}
+	if t.procs == nil {
+		return t.stepAlone(ctx, x, y)
+	}
+	if err := t.ready(ctx); err != nil {
+		return 0, err
+	}
+	var bx batch
+	if !missing(x) {
+		var err error
+		if bx, err = t.input(x); err != nil {
+			return 0, t.failed(err)
+		}
+	}
+	if err := t.together(ctx, header{call: shardCall, x: bx.form}); err != nil {
+		return 0, err
+	}
+	return t.stepTogether(ctx, shardCall, bx, y)
+}
+
+// Join waits until all processes of the job have called it, and takes part in the steps that others do before that, without samples: call
+// it when a process has no more batches and others may have. In a process that trains by itself it does nothing.
+func (t *DataParallel) Join(ctx context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return ErrClosed
+	}
+	if t.procs == nil {
+		return ctx.Err()
+	}
+	if err := t.ready(ctx); err != nil {
+		return err
+	}
+	return t.together(ctx, header{call: joinCall})
+}
+
+// stepTogether does the step that all ranks have agreed on: with rank 0's batch (stepCall), or with a share of each. A rank that serves
+// others has none.
+func (t *DataParallel) stepTogether(ctx context.Context, call kind, bx batch, y tensor.Tensor) (float64, error) {
+	p := t.procs
+	loss, err := t.runTogether(p.linger.after(ctx), call, bx, y)
+	if err != nil {
+		return 0, t.failed(err)
+	}
+	return loss, nil
+}
+
+func (t *DataParallel) runTogether(ctx context.Context, call kind, bx batch, y tensor.Tensor) (float64, error) {
+	whole, err := t.wholeBatch(call)
+	if err != nil {
+		return 0, err
+	}
+	plan, err := t.stepPlan(whole, t.shares)
+	if err != nil {
+		return 0, err
+	}
+	var by batch
+	mine := t.shares[t.Rank()]
+	if bx.bytes != nil {
+		want := plan.want
+		if call == shardCall {
+			want = plan.mine
+		}
+		if by, err = t.target(y, plan.target.DType, want, bx.form); err == nil {
+			err = plan.verify(bx, by)
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	if call == stepCall {
+		if bx, err = t.scatterBatch(ctx, &t.door.x, bx, whole, t.cfg.dim); err != nil {
+			return 0, err
+		}
+		if by, err = t.scatterBatch(ctx, &t.door.y, by, form{plan.target.DType == ir.I32, plan.want}, plan.dimY); err != nil {
+			return 0, err
+		}
+	}
+	loss, err := t.update(ctx, plan, bx, by, mine.Lo)
+	if err != nil || t.cfg.strategy != Gather {
+		return loss, err
+	}
+	p := t.procs
+	p.loss[0] = float32(loss)
+	err = t.group().Broadcast(ctx, p.loss[:], 0)
+	return float64(p.loss[0]), err
+}
+
+// wholeBatch finds the form of the whole batch and the ranks' shares of it.
+func (t *DataParallel) wholeBatch(call kind) (form, error) {
+	h, dim := t.procs.headers, t.cfg.dim
+	if call == stepCall {
+		t.chunks(h[0].x.shape[dim])
+		return h[0].x, nil
+	}
+	first, at := -1, 0
+	for r := range h {
+		n := 0
+		if s := h[r].x.shape; h[r].call == shardCall && len(s) > 0 {
+			n = s[dim]
+			if first < 0 {
+				first = r
+			} else if a := &h[first].x; a.ints != h[r].x.ints || !sameBut(a.shape, s, dim) {
+				return form{}, &InputError{What: "input", Why: fmt.Sprintf("it is %v on rank %d and %v on rank %d: shares of one batch are alike but for dimension %d", a, first, h[r].x, r, dim)}
+			}
+		}
+		t.shares[r] = data.Range{Lo: at, Hi: at + n}
+		at += n
+	}
+	if first < 0 {
+		return form{}, &InputError{What: "input", Why: "no rank has a sample: end the loop, or call Join on the ranks that have none"}
+	}
+	// A header's memory is its rank's until the next exchange.
+	h[first].x.shape[dim] = at
+	return h[first].x, nil
+}
+
+// sameBut reports whether shapes are the same but for one dimension.
+func sameBut(a, b []int, dim int) bool {
+	return len(a) == len(b) && slices.Equal(a[:dim], b[:dim]) && slices.Equal(a[dim+1:], b[dim+1:])
+}
+
+// replicate gives every rank the values that rank 0 has.
+func (t *DataParallel) replicate(ctx context.Context) error {
+	return t.team.do(ctx, rankFunc(func(r *rank) error {
+		for _, region := range []ir.Region{ir.Params, ir.Buffers} {
+			m := r.mem[region]
+			if m == nil {
+				continue
+			}
+			values := make([]float32, m.Len()/4)
+			if r.index == 0 {
+				if err := m.Read(0, ir.Bytes(values)); err != nil {
+					return err
+				}
+			}
+			if err := r.group.Broadcast(ctx, values, 0); err != nil {
+				return err
+			}
+			if r.index > 0 {
+				if err := m.Write(0, ir.Bytes(values)); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}))
+}
+
+// lingering is how long ranks go on after a context has ended, so that they can end a step together.
+const lingering = 10 * time.Second
+
+// linger makes, of the contexts of calls, contexts that end later. It remembers the last one, since most calls have the same.
+type linger struct {
+	from, to context.Context
+	end      context.CancelFunc
+	forget   func() bool
+}
+
+// after returns a context that ends some time after ctx has.
+func (l *linger) after(ctx context.Context) context.Context {
+	if ctx.Done() == nil || ctx == l.from {
+		if l.from == nil || ctx != l.from {
+			return ctx
+		}
+		return l.to
+	}
+	l.stop()
+	to, end := context.WithCancel(context.WithoutCancel(ctx))
+	l.from, l.to, l.end = ctx, to, end
+	l.forget = context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(lingering, end)
+		context.AfterFunc(to, func() { timer.Stop() })
+	})
+	return to
+}
+
+// stop forgets the context.
+func (l *linger) stop() {
+	if l.end != nil {
+		l.forget()
+		l.end()
+		*l = linger{}
+	}
+}
