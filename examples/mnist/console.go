@@ -30,13 +30,18 @@ func newConsole(stdout, stderr io.Writer, o *options) *console {
 	if f, ok := stderr.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		c.meters = barMeters
 	}
-	if o.quiet {
-		c.results, c.notes = io.Discard, io.Discard
-	}
-	if o.quiet || o.noProgress {
+	switch {
+	case o.quiet:
+		return silentConsole()
+	case o.noProgress:
 		c.meters = noMeter
 	}
 	return c
+}
+
+// silentConsole shows nothing.
+func silentConsole() *console {
+	return &console{results: io.Discard, notes: io.Discard, meters: noMeter}
 }
 
 // resultf prints a line that stays.

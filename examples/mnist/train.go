@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"math"
 	"strings"
@@ -69,15 +70,16 @@ func train(ctx context.Context, o *options, c *console) (err error) {
 	defer func() { err = errors.Join(err, s.trainer.Close()) }()
 
 	err = s.run(ctx)
-	interrupted := ctx.Err() != nil && errors.Is(err, ctx.Err())
+	var stopped *dp.StoppedError // by a signal to another process of the job
+	interrupted := ctx.Err() != nil && errors.Is(err, ctx.Err()) || errors.As(err, &stopped)
 	if interrupted {
-		c.notef("mnist: stopping after %d steps: testing what was reached (Ctrl-C once more ends at once)", s.reached.steps)
+		s.console.notef("mnist: stopping after %d steps: testing what was reached (Ctrl-C once more ends at once)", s.reached.steps)
 		err = s.conclude(context.WithoutCancel(ctx))
 	}
 	if err != nil {
 		return err
 	}
-	if o.report != "" {
+	if o.report != "" && s.trainer.Rank() == 0 {
 		if err := s.writeReport(o.report); err != nil {
 			return err
 		}
@@ -86,7 +88,7 @@ func train(ctx context.Context, o *options, c *console) (err error) {
 		return fmt.Errorf("%w after %d of %d steps", errInterrupted, s.reached.steps, s.planned)
 	}
 	if o.bare {
-		c.resultf("%s", whatNext)
+		s.console.resultf("%s", whatNext)
 	}
 	return nil
 }
@@ -120,6 +122,15 @@ func newSession(o *options, c *console) (*session, error) {
 	}
 	if s.trainer, err = dp.New(s.model, nn.CrossEntropy(), nn.SGD(o.lr, nn.Momentum(0.9)), settings...); err != nil {
 		return nil, deviceError(err, o)
+	}
+	rank, world := s.trainer.Rank(), s.trainer.WorldSize()
+	if rank > 0 {
+		s.console = silentConsole() // rank 0 speaks for all
+	}
+	if o.feed == shard && len(s.trainer.Devices()) < world { // one process of several
+		if s.train, err = data.NewLoader(trainDigits, o.batchSize, data.Shuffle(o.seed), data.Shard(rank, world)); err != nil {
+			return nil, errors.Join(err, s.trainer.Close())
+		}
 	}
 	return s, nil
 }
@@ -163,6 +174,9 @@ func (s *session) introduce() error {
 			where = fmt.Sprintf("%s (%s)", where, s.trainer.Strategy())
 		}
 	}
+	if world := s.trainer.WorldSize(); world > len(s.trainer.Devices()) {
+		where = fmt.Sprintf("%d processes (%s)", world, s.trainer.Strategy())
+	}
 	s.console.resultf("training %s, %d parameters, on %s: %d images, %d a step", s.opts.model, size, where, s.train.Samples(), s.opts.batchSize)
 	return nil
 }
@@ -176,17 +190,21 @@ func (s *session) epoch(ctx context.Context, epoch int) error {
 	defer m.stop()
 
 	begin, busy := time.Now(), r.busy
-	for batch, err := range s.train.Epoch(ctx, epoch) {
+	for batch, err := range s.batches(ctx, epoch) {
 		if err != nil {
 			return err
 		}
-		loss, err := s.trainer.Step(ctx, batch.X, batch.Y)
+		step := s.trainer.Step
+		if s.opts.feed == shard {
+			step = s.trainer.StepShard
+		}
+		loss, err := step(ctx, batch.X, batch.Y)
 		if err != nil {
 			return err
 		}
 		r.loss = loss
 		r.steps++
-		r.images += batch.Len()
+		r.images += batch.GlobalSize
 		r.busy = busy + time.Since(begin)
 		if r.steps == 1 {
 			r.firstStep, r.firstImages, r.firstBusy = time.Since(started), r.images, r.busy
@@ -194,7 +212,7 @@ func (s *session) epoch(ctx context.Context, epoch int) error {
 		if math.IsNaN(loss) || math.IsInf(loss, 0) {
 			return fmt.Errorf("training has diverged: the loss of step %d is %v: try a smaller --lr than %v", r.steps, loss, s.opts.lr)
 		}
-		m.step(batch.Len(), loss)
+		m.step(batch.GlobalSize, loss)
 		if r.steps == s.planned {
 			break
 		}
@@ -204,6 +222,23 @@ func (s *session) epoch(ctx context.Context, epoch int) error {
 	}
 	return nil
 }
+
+// batches are those of an epoch. Where rank 0 scatters them, the other ranks have empty ones.
+func (s *session) batches(ctx context.Context, epoch int) iter.Seq2[*data.Batch, error] {
+	if s.reads(s.opts.feed) {
+		return s.train.Epoch(ctx, epoch)
+	}
+	return func(yield func(*data.Batch, error) bool) {
+		for range s.train.Batches() {
+			if !yield(new(data.Batch), nil) {
+				return
+			}
+		}
+	}
+}
+
+// reads reports whether this process reads images that processes get in this way.
+func (s *session) reads(f feed) bool { return f == shard || s.trainer.Rank() == 0 }
 
 // conclude tests the model as it is, and prints a line about it.
 func (s *session) conclude(ctx context.Context) error {
@@ -223,6 +258,14 @@ func (s *session) conclude(ctx context.Context) error {
 // accuracy is the share of the test images that the model reads rightly.
 func (s *session) accuracy(ctx context.Context) (float64, error) {
 	right := 0
+	if !s.reads(scatter) {
+		for range s.test.Batches() {
+			if _, err := s.trainer.Forward(ctx, nil); err != nil {
+				return 0, err
+			}
+		}
+		return 0, nil
+	}
 	for batch, err := range s.test.Epoch(ctx, 0) {
 		if err != nil {
 			return 0, err
@@ -260,6 +303,8 @@ What to try next:
       the same on four cards, simulated on the host
   TANDEM_SIM_CARDS=4 go run ./examples/mnist --devices 0,2,3 --strategy sharded
       three of them, each updating its part of the parameters
+  TANDEM_SIM_CARDS=4 go run ./launcher/tandem run ./examples/mnist
+      a process for each card
   go run ./examples/mnist --model cnn --report run.json
       a convolutional network; what was reached goes to a file
   go run ./examples/mnist --help`
