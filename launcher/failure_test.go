@@ -162,6 +162,33 @@ func TestReportsSayWhatCameFirst(t *testing.T) {
 	}
 }
 
+// TestOldReportsDoNotExplain: what workers have lived with is not why they end.
+func TestOldReportsDoNotExplain(t *testing.T) {
+	s := newShow(t, 3)
+	p := s.start(t.Context())
+	for _, w := range p {
+		w.do("recover out of memory, long ago")
+	}
+	if err := syscall.Kill(p[2].pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	e := s.fails()
+	if root := e.Root(); root.Rank != 2 || root.Signal != "SIGKILL" || root.Error != root.ended() {
+		t.Errorf("root cause %+v", root)
+	}
+	if f := e.by(t, 0); !f.Stopped || f.Error != "stopped by the launcher: killed by SIGTERM" {
+		t.Errorf("%+v", f)
+	}
+	// Of a worker that ends by itself it is the best there is.
+	s = newShow(t, 1)
+	p = s.start(t.Context())
+	p[0].do("recover no more data")
+	p[0].tell("exit 1")
+	if root := s.fails().Root(); root.Error != "no more data" {
+		t.Errorf("%+v", root)
+	}
+}
+
 func TestWorkerIgnoresTheSignal(t *testing.T) {
 	s := newShow(t, 2)
 	s.cfg.Grace = 300 * time.Millisecond

@@ -40,6 +40,9 @@ func TestMain(m *testing.M) {
 	Init()
 	switch role := os.Getenv(roleVariable); role {
 	case "":
+		if os.Getenv("GORACE") == "" {
+			os.Setenv("GORACE", "atexit_sleep_ms=0") // or every puppet of a race detector's build takes a second to end
+		}
 		goleak.VerifyTestMain(m)
 	case "launcher":
 		os.Exit(launcherMain())

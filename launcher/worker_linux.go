@@ -82,6 +82,10 @@ func (w *worker) seen() processState {
 // well reports whether the worker ended with 0.
 func (w *worker) well() bool { return w.waitErr == nil }
 
+// lastWord is how long before its end, or before it was asked to end, a worker's report must be for it to explain an end that has
+// another reason as well. Workers go on after failures that they can live with, and what they said of those is old news.
+const lastWord = 10 * time.Second
+
 // failure is how the worker failed; ok is false for one that did not. The worker has ended, or is given up.
 func (w *worker) failure(host string) (f WorkerFailure, ok bool, err error) {
 	w.mu.Lock()
@@ -89,14 +93,10 @@ func (w *worker) failure(host string) (f WorkerFailure, ok bool, err error) {
 	if w.gone && w.well() {
 		return f, false, nil
 	}
-	own, err := job.ReadFailure(w.place.ErrorFile)
 	f = WorkerFailure{
 		Rank: w.place.Rank, LocalRank: w.place.LocalRank, PID: w.pid, Host: host, Card: w.card, Time: w.end,
 		State: string(w.state), LogFile: w.logFile, By: -1,
-		// One that had failed already was only asked to hurry.
-		Stopped: !w.stopped.IsZero() && (own == nil || own.Time.After(w.stopped)),
 	}
-	f.Consequence = f.Stopped && f.State == "" // one that was stuck may be why others failed
 	switch status := w.cmd.ProcessState; {
 	case !w.gone:
 		f.Time, f.ExitCode, f.Signal = time.Now(), 128+int(syscall.SIGKILL), signalName(syscall.SIGKILL)
@@ -112,16 +112,29 @@ func (w *worker) failure(host string) (f WorkerFailure, ok bool, err error) {
 	}
 	var death string
 	f.Tail, death = w.tail.text()
+
+	own, err := job.ReadFailure(w.place.ErrorFile)
+	signalled := !w.stopped.IsZero()
+	if own != nil {
+		until := f.Time
+		if signalled {
+			until = w.stopped
+		}
+		if another := signalled || f.Signal != "" || death != ""; another && until.Sub(own.Time) > lastWord {
+			own = nil
+		}
+	}
+	f.Stopped = signalled && (own == nil || own.Time.After(w.stopped)) // one that had failed already was only asked to hurry
+	f.Consequence = f.Stopped && f.State == ""                         // one that was stuck may be why others failed
 	f.Error = f.ended()
 	if death != "" {
 		f.Error = death
 	}
 	if own != nil {
-		f.Error, f.Stack = own.Error, own.Stack
+		f.Error, f.Stack, f.Time = own.Error, own.Stack, own.Time
 		if own.Consequence {
 			f.Consequence, f.By = true, own.By
 		}
-		f.Time = own.Time
 	}
 	return f, true, err
 }
