@@ -57,3 +57,20 @@ var (
 	ReadFrame  = readFrame
 	WriteFrame = writeFrame
 )
+
+// Asleep reports whether a rank of a group that shares memory sleeps in a call.
+func Asleep(c Comm) bool {
+	g := c.(*shared).group
+	return g.seg.asleep(g.rank).Load() != 0
+}
+
+// Lose says on one rank's behalf that another one is gone.
+func Lose(c Comm, rank int, cause error) { c.(*shared).group.lose(rank, cause) }
+
+// Mapped reports whether a rank still has the group's memory.
+func Mapped(c Comm) bool {
+	g := c.(*shared).group
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.seg.mem != nil
+}

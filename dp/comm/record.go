@@ -68,9 +68,13 @@ func (rec record) encode(to []byte) {
 	text, err := json.Marshal(rec)
 	if err == nil && len(text) > len(to)-4 {
 		cause, _ := rec.errors()
-		rec = record{Rank: rec.Rank, All: rec.All, Remote: &RemoteError{Rank: rec.Rank, Text: cause.Cause.Error()}}
-		rec.Remote.Text = strings.ToValidUTF8(rec.Remote.Text[:min(len(rec.Remote.Text), len(to)/8)], "") // JSON takes up to six times as much
-		text, err = json.Marshal(rec)
+		short := &RemoteError{Rank: rec.Rank}
+		if rec.Remote != nil {
+			*short = *rec.Remote
+		}
+		whole := cause.Cause.Error()
+		short.Text = strings.ToValidUTF8(whole[:min(len(whole), len(to)/8)], "") // JSON takes up to six times as much
+		text, err = json.Marshal(record{Rank: rec.Rank, All: rec.All, Remote: short})
 	}
 	if err != nil {
 		panic(fmt.Sprintf("comm: record of a cause: %v", err)) // it is made of numbers and strings
@@ -81,12 +85,15 @@ func (rec record) encode(to []byte) {
 
 // decodeRecord reads what encode wrote.
 func decodeRecord(from []byte) (*record, error) {
-	n := binary.NativeEndian.Uint32(from)
-	if int(n) > len(from)-4 {
+	if len(from) < 4 {
+		return nil, errors.New("a record without a length")
+	}
+	n, text := binary.NativeEndian.Uint32(from), from[4:]
+	if uint64(n) > uint64(len(text)) {
 		return nil, fmt.Errorf("a record of %d bytes", n)
 	}
 	rec := new(record)
-	if err := json.Unmarshal(from[4:4+n], rec); err != nil {
+	if err := json.Unmarshal(text[:n], rec); err != nil {
 		return nil, err
 	}
 	if rec.Timeout == nil && rec.Mismatch == nil && rec.Argument == nil && rec.Disagreement == nil && rec.Remote == nil {

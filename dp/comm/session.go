@@ -50,7 +50,7 @@ type peer struct {
 // parting limits how long one waits for the others to close a connection that one has left.
 const (
 	patience = 10 * time.Second
-	parting  = 2 * time.Second
+	parting  = time.Second
 )
 
 // Connect meets the other processes of a job: it returns when all have come. Rank 0 listens at the job's endpoint, the others look for it

@@ -145,7 +145,7 @@ func TestInheritedSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close() // the launcher's own, which stays open
+	t.Cleanup(func() { _ = l.Close() }) // the launcher's own, which stays open
 	all := places(t, 2)
 	for _, p := range all {
 		p.Port = l.Addr().(*net.TCPAddr).Port
@@ -318,7 +318,7 @@ func TestAddressInUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	t.Cleanup(func() { _ = l.Close() }) // a test's
 	p := &job.Place{World: 2, Addr: "127.0.0.1", Port: l.Addr().(*net.TCPAddr).Port, ListenFD: -1}
 	_, err = comm.Connect(t.Context(), p)
 	if err == nil || !strings.Contains(err.Error(), l.Addr().String()) || !strings.Contains(err.Error(), "MASTER_PORT") {
