@@ -187,18 +187,18 @@ func (p *process) parseStatus(text string) error {
 // and may hold anything. The state, behind it, is field 3.
 func (p *process) parseStat(text string) error {
 	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
-	number := func(field int) (n int64, err error) {
+	var parent, user, system, start int64
+	for field, n := range map[int]*int64{4: &parent, 14: &user, 15: &system, 22: &start} {
 		if field-3 >= len(fields) {
-			return 0, fmt.Errorf("stat: %q has no field %d", text, field)
+			return fmt.Errorf("stat: %q has no field %d", text, field)
 		}
-		return strconv.ParseInt(fields[field-3], 10, 64)
+		var err error
+		if *n, err = strconv.ParseInt(fields[field-3], 10, 64); err != nil {
+			return fmt.Errorf("stat: field %d: %w", field, err)
+		}
 	}
-	parent, err := number(4)
-	user, err2 := number(14)
-	system, err3 := number(15)
-	start, err4 := number(22)
 	p.parent, p.cpu, p.started = int(parent), time.Duration(user+system)*clockTick, time.Duration(start)*clockTick
-	return errors.Join(err, err2, err3, err4)
+	return nil
 }
 
 // printable is text without what would move a terminal's cursor.

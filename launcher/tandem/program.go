@@ -68,7 +68,7 @@ func findProgram(name string) (program, error) {
 
 // isPath is whether a name says where a file is. Others are looked for in PATH.
 func isPath(name string) bool {
-	return strings.ContainsRune(filepath.ToSlash(name), '/') || name == "." || name == ".."
+	return strings.ContainsRune(filepath.ToSlash(name), '/') || name == "." || name == ".." || strings.HasSuffix(name, ".go")
 }
 
 // isImportPath is whether a name can be the import path of a package of some module, such as github.com/x/y/cmd/z: it begins with a
