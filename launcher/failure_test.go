@@ -5,6 +5,7 @@ package launcher
 import (
 	"context"
 	"errors"
+	"io"
 	"strings"
 	"syscall"
 	"testing"
@@ -189,6 +190,19 @@ func TestOldReportsDoNotExplain(t *testing.T) {
 	}
 }
 
+func TestReportThatCannotBeRead(t *testing.T) {
+	s := newShow(t, 1)
+	p := s.start(t.Context())
+	p[0].do("scribble")
+	p[0].tell("exit 9")
+	if root := s.fails().Root(); root.ExitCode != 9 || root.Error != "exit status 9" {
+		t.Errorf("%+v", root)
+	}
+	if !strings.Contains(s.log.String(), "report cannot be read") {
+		t.Errorf("log: %s", s.log.String())
+	}
+}
+
 func TestWorkerIgnoresTheSignal(t *testing.T) {
 	s := newShow(t, 2)
 	s.cfg.Grace = 300 * time.Millisecond
@@ -254,6 +268,24 @@ func TestOutputHeldFromOutside(t *testing.T) {
 	}
 	child.tell("exit 0")
 	child.gone()
+}
+
+// TestOutputThatDoesNotEnd: nor can what has escaped by printing on and on.
+func TestOutputThatDoesNotEnd(t *testing.T) {
+	s := newShow(t, 1)
+	s.cfg.Stdout = io.Discard
+	p := s.start(t.Context())
+	p[0].do("start escaped")
+	child := s.stage.next(1)[0]
+	child.do("babble")
+	p[0].tell("exit 0")
+	if err := s.end(); err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(s.log.String(), errHeld.Error()) {
+		t.Errorf("log: %s", s.log.String())
+	}
+	child.gone() // nobody reads the pipe any more
 }
 
 func TestRestarts(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -164,6 +165,42 @@ func TestFilesAreComplete(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir+"_2", "attempt_0", "0", "stdout.log")); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestLogFolderCannotBe(t *testing.T) {
+	s := newShow(t, 1)
+	s.cfg.LogDir = testBinary(t) // a file
+	if err := Run(t.Context(), s.cfg); err == nil || !strings.Contains(err.Error(), "log folder") {
+		t.Error(err)
+	}
+	if len(s.stage.come) > 0 {
+		t.Error("a worker was started")
+	}
+}
+
+// TestDiskIsFull: the file ends, and that is said once; the console has everything.
+func TestDiskIsFull(t *testing.T) {
+	var out, log safeBuffer
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	s := &stream{to: &outlet{console: &console{logger: logger}, to: &out}, logger: logger}
+	w, err := s.open("/dev/full")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go s.read()
+	for range 3 {
+		fmt.Fprintln(w, "a line")
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	<-s.done
+	if got := out.String(); got != strings.Repeat("a line\n", 3) {
+		t.Errorf("%q", got)
+	}
+	if got := strings.Count(log.String(), "incomplete"); got != 1 {
+		t.Errorf("said %d times: %s", got, log.String())
 	}
 }
 

@@ -205,6 +205,16 @@ func puppetMain(role string) int {
 			if err != nil {
 				answer = err.Error()
 			}
+		case "scribble":
+			if err := os.WriteFile(os.Getenv(job.ErrorFileVariable), []byte("{"), 0o600); err != nil {
+				answer = err.Error()
+			}
+		case "babble":
+			go func() {
+				for {
+					fmt.Println("and so on")
+				}
+			}()
 		case "print":
 			fmt.Println(rest)
 		case "complain":

@@ -189,6 +189,20 @@ func TestWorkersRunOnTheirCPUs(t *testing.T) {
 	}
 }
 
+func TestToken(t *testing.T) {
+	one, two, other := &Config{Nodes: 1, RunID: "a"}, &Config{Nodes: 2, RunID: "a"}, &Config{Nodes: 2, RunID: "b"}
+	if first := token(one); first == token(one) {
+		t.Error("two attempts have the same token")
+	}
+	if derived := token(two); derived != token(two) || derived == token(other) {
+		t.Error("the token of several nodes does not follow from the name")
+	}
+	t.Setenv(job.TokenVariable, "secret")
+	if token(two) != "secret" || token(one) == "secret" {
+		t.Errorf("%s is for several nodes", job.TokenVariable)
+	}
+}
+
 // TestTwoNodes has both launchers on this host.
 func TestTwoNodes(t *testing.T) {
 	nodes := [2]*show{newShow(t, 2), newShow(t, 2)}

@@ -5,17 +5,17 @@ import "fmt"
 // The supervisor is a state machine: [next] says which state follows which event and what is to be done then, and knows nothing of
 // processes. The driver (supervise_linux.go) does it and turns what comes of it into events.
 //
-//	listening ──listened──▶ starting ──started──▶ running ──last ended well──▶ reaped ──swept──▶ succeeded
-//	    │                      ▲ │                   │                          ▲ ▲ │
-//	 listen failed             │ │ start failed      │ one ended badly          │ │ ├──swept, bad──▶ failed
-//	    ▼                      │ │ or interrupt      │ or interrupt             │ │ │
-//	  failed                   │ ▼                   ▼                          │ │ └──swept, cut──▶ interrupted
-//	                           │ stopping ◀──────────┘ ────────last ended───────┘ │
-//	                           │    │ grace over, or interrupt                    │
-//	                           │    ▼                                             │
-//	                           │ killing ──last ended, or it takes too long───────┘
-//	                           │
-//	                           └──swept, bad, restarts left── reaped
+//	listening ──listened──▶ starting ──started──▶ running ──────last ended──────┐
+//	    │                    ▲    │                  │                          │
+//	    │ listen failed      │    │ start failed,    │ one ended badly,         │
+//	    ▼                    │    │ interrupt        │ interrupt                │
+//	  failed                 │    ▼                  │                          ▼
+//	                         │  stopping ◀───────────┘ ──────last ended─────▶ reaped ──swept──▶ succeeded, failed
+//	                         │    │                                           ▲   │             or interrupted
+//	                         │    │ grace over, interrupt                     │   │
+//	                         │    ▼                                           │   │
+//	                         │  killing ───last ended, or it takes too long───┘   │
+//	                         └───────────swept, with restarts left after bad──────┘
 //
 // A worker that ends well while others run changes nothing. An interrupt while a failed job is stopped kills what is left, and the
 // job is not started again; its failure stays the result.
