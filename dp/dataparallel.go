@@ -142,10 +142,13 @@ func (t *DataParallel) checkPlacement(l *nn.Layout) error {
 
 // open opens the devices, takes the arenas, and replicates the model.
 func (t *DataParallel) open() error {
-	ids, first := t.cfg.ids, 0
+	ids, first, ctx := t.cfg.ids, 0, context.Background()
 	if t.procs != nil {
+		var stop context.CancelFunc
+		ctx, stop = untilTold()
+		defer stop()
 		first = t.procs.place.Rank
-		if err := t.procs.connect(t.cfg.comm()...); err != nil {
+		if err := t.procs.connect(ctx, t.cfg.comm()...); err != nil {
 			return err
 		}
 		t.procs.facts = t.agreement()
@@ -165,16 +168,19 @@ func (t *DataParallel) open() error {
 		}
 		t.team.ranks = append(t.team.ranks, r)
 	}
-	if err := t.regroup(context.Background()); err != nil {
+	if err := t.regroup(ctx); err != nil {
 		return errors.Join(err, t.free())
 	}
 	t.team.start()
-	err := t.team.do(context.Background(), placeJob{t})
+	err := t.team.do(ctx, placeJob{t})
 	if err == nil {
 		err = t.push()
 	}
 	if err == nil && t.procs != nil {
-		err = t.replicate(context.Background())
+		err = t.replicate(ctx)
+	}
+	if err == nil && ctx.Err() != nil { // told to end when nothing waited any more
+		err = fmt.Errorf("dp: %w", context.Cause(ctx))
 	}
 	if err != nil {
 		t.team.abort(err)

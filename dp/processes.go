@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"reflect"
 	"regexp"
 	"runtime/debug"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 	"unsafe"
 
@@ -74,15 +76,21 @@ func newProcesses(place *job.Place, s session) *processes {
 	}
 }
 
+// untilTold is the context in which New waits for other processes: it ends when this one is told to end. A program that takes signals
+// itself, and ends a context of its own, could not end New; one that does not take them ends by New's error.
+func untilTold() (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+}
+
 // connect waits for the other processes, the first time.
-func (p *processes) connect(opts ...comm.Option) error {
+func (p *processes) connect(ctx context.Context, opts ...comm.Option) error {
 	if p.session != nil {
 		return nil
 	}
 	joined.Lock()
 	defer joined.Unlock()
 	if joined.session == nil {
-		s, err := comm.Connect(context.Background(), p.place, opts...)
+		s, err := comm.Connect(ctx, p.place, opts...)
 		if err != nil {
 			return err
 		}
