@@ -1,0 +1,241 @@
+package jobtest
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"gorgonia.org/tensor"
+
+	"github.com/tandem-train/tandem/cudaops"
+	"github.com/tandem-train/tandem/dp"
+	"github.com/tandem-train/tandem/dp/data"
+	"github.com/tandem-train/tandem/nn"
+)
+
+// The worker of these tests is this test's own binary: it trains, and something happens to it when the flags say so.
+
+// fault is what happens to one rank at one step.
+type fault struct {
+	kind       string
+	rank, step int
+}
+
+// Set reads KIND@RANK:STEP.
+func (f *fault) Set(s string) error {
+	kind, at, _ := strings.Cut(s, "@")
+	rank, step, _ := strings.Cut(at, ":")
+	f.kind = kind
+	var errRank, errStep error
+	f.rank, errRank = strconv.Atoi(rank)
+	f.step, errStep = strconv.Atoi(step)
+	return errors.Join(errRank, errStep)
+}
+
+func (f *fault) String() string { return "" }
+
+// trainer is the worker's options.
+type trainer struct {
+	faults   faults
+	steps    int
+	feed     string
+	strategy string
+	seed     uint64
+	hidden   int
+}
+
+type faults []fault
+
+func (f *faults) Set(s string) error {
+	var one fault
+	if err := one.Set(s); err != nil {
+		return err
+	}
+	*f = append(*f, one)
+	return nil
+}
+
+func (f *faults) String() string { return "" }
+
+func trainerMain() {
+	var o trainer
+	fs := flag.NewFlagSet("trainer", flag.ExitOnError)
+	fs.Var(&o.faults, "fault", "KIND@RANK:STEP")
+	fs.IntVar(&o.steps, "steps", 20, "")
+	fs.StringVar(&o.feed, "feed", "scatter", "")
+	fs.StringVar(&o.strategy, "strategy", "gather", "")
+	fs.Uint64Var(&o.seed, "seed", 1, "")
+	fs.IntVar(&o.hidden, "hidden", 20, "")
+	_ = fs.Parse(os.Args[1:]) // ends the process on an error
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := o.train(ctx); err != nil {
+		fmt.Fprintf(os.Stderr, "trainer: %v\n", err)
+		if ctx.Err() != nil {
+			os.Exit(130)
+		}
+		os.Exit(1)
+	}
+}
+
+// envRank is this process's rank, also before it has joined the others.
+func envRank() int {
+	r, err := strconv.Atoi(os.Getenv("RANK"))
+	if err != nil {
+		panic("no RANK: " + err.Error())
+	}
+	return r
+}
+
+func (o *trainer) train(ctx context.Context) (err error) {
+	o.happens(envRank(), -1)
+	strategy, err := dp.ParseStrategy(o.strategy)
+	if err != nil {
+		return err
+	}
+	seed, hidden := o.seed, o.hidden
+	for _, f := range o.faults {
+		if f.rank != envRank() {
+			continue
+		}
+		switch f.kind {
+		case "seed":
+			seed++
+		case "model":
+			hidden++
+		}
+	}
+	model := nn.Sequential(nn.Linear(12, hidden), nn.ReLU(), nn.Linear(hidden, 5))
+	t, err := dp.New(model, nn.CrossEntropy(), nn.SGD(0.1, nn.Momentum(0.9)), dp.WithStrategy(strategy), dp.Seed(seed))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.Close()) }()
+	fmt.Printf("rank %d pid %d ready\n", t.Rank(), os.Getpid())
+	const batch = 10
+	loss := 0.0
+	for step := range o.steps {
+		if o.happens(t.Rank(), step) {
+			return nil
+		}
+		x, y := batchOf(uint64(step), batch)
+		switch {
+		case o.feed == "shard":
+			mine := data.Chunk(batch, t.WorldSize(), t.Rank())
+			x, y = part(x, mine), part(y, mine)
+			loss, err = t.StepShard(ctx, x, y)
+		case t.Rank() == 0:
+			loss, err = t.Step(ctx, x, y)
+		default:
+			loss, err = t.Step(ctx, nil, nil)
+		}
+		if err != nil {
+			return fmt.Errorf("step %d: %w", step, err)
+		}
+		if step == 0 {
+			fmt.Printf("rank %d stepped\n", t.Rank())
+		}
+	}
+	fmt.Printf("rank %d done, loss %.6f\n", t.Rank(), loss)
+	return nil
+}
+
+// batchOf makes the samples of a step, the same in every process.
+func batchOf(step uint64, n int) (tensor.Tensor, tensor.Tensor) {
+	rng := rand.New(rand.NewPCG(step, 3))
+	x, y := make([]float32, 12*n), make([]int32, n)
+	for i := range x {
+		x[i] = float32(rng.NormFloat64())
+	}
+	for i := range y {
+		y[i] = int32(rng.IntN(5))
+	}
+	return tensor.New(tensor.WithShape(n, 12), tensor.WithBacking(x)), tensor.New(tensor.WithShape(n), tensor.WithBacking(y))
+}
+
+// part copies some samples; nil for none.
+func part(t tensor.Tensor, r data.Range) tensor.Tensor {
+	if r.Len() == 0 {
+		return nil
+	}
+	shape := slices.Clone([]int(t.Shape()))
+	size := t.Shape().TotalSize() / shape[0]
+	shape[0] = r.Len()
+	switch x := t.Data().(type) {
+	case []float32:
+		return tensor.New(tensor.WithShape(shape...), tensor.WithBacking(slices.Clone(x[r.Lo*size:r.Hi*size])))
+	case []int32:
+		return tensor.New(tensor.WithShape(shape...), tensor.WithBacking(slices.Clone(x[r.Lo*size:r.Hi*size])))
+	}
+	panic("no such type of tensor")
+}
+
+// happens lets happen what is to happen to this rank before a step, -1 being before it joins the others. It reports whether the rank
+// leaves its loop.
+func (o *trainer) happens(rank, step int) (leaves bool) {
+	for _, f := range o.faults {
+		if f.rank != rank || f.step != step {
+			continue
+		}
+		switch f.kind {
+		case "exit":
+			fmt.Fprintln(os.Stderr, "the disk is full")
+			os.Exit(3)
+		case "panic":
+			panic(fmt.Sprintf("index 7 of rank %d is out of range", rank))
+		case "kill":
+			die(syscall.SIGKILL)
+		case "stop":
+			// While the step goes on: the signal comes whenever the other thread gets to send it.
+			go die(syscall.SIGSTOP)
+		case "hang":
+			select {}
+		case "return":
+			return true
+		case "deaf":
+			signal.Ignore(syscall.SIGTERM)
+		case "oom":
+			if _, err := cudaops.Alloc(0, 1<<40); err != nil {
+				fmt.Fprintf(os.Stderr, "trainer: %v\n", err)
+				os.Exit(1)
+			}
+		case "survived":
+			if _, err := cudaops.Alloc(0, 1<<40); err == nil {
+				panic("a terabyte was there")
+			}
+		case "child", "daemon":
+			child := exec.Command("sleep", "1000")
+			child.Stdout, child.Stderr = os.Stdout, os.Stderr // it holds the pipes
+			child.SysProcAttr = &syscall.SysProcAttr{Setsid: f.kind == "daemon"}
+			if err := child.Start(); err != nil {
+				panic(err)
+			}
+		case "flood":
+			line := []byte(strings.Repeat("x", 1<<20))
+			for range 100 {
+				if _, err := os.Stdout.Write(line); err != nil {
+					panic(err)
+				}
+			}
+		case "late":
+			time.Sleep(100 * time.Millisecond) // work that takes its time
+		}
+	}
+	return false
+}
+
+func die(sig syscall.Signal) {
+	if err := syscall.Kill(os.Getpid(), sig); err != nil {
+		panic(err)
+	}
+}
