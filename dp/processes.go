@@ -37,6 +37,7 @@ type processes struct {
 	session session
 	facts   []comm.Fact
 	broken  bool // the group is: the next call makes a new one
+	failed  bool // the launcher has heard of an error
 
 	words   []int32  // headers, as they are exchanged
 	headers []header // of all ranks, in the call in progress
@@ -187,6 +188,7 @@ func (t *DataParallel) failed(err error) error {
 
 // report leaves an error of this rank for the launcher.
 func (p *processes) report(err error) error {
+	p.failed = true
 	f := job.Failure{Error: err.Error()}
 	var broken *comm.BrokenError
 	if errors.As(err, &broken) && broken.Rank != p.place.Rank {
@@ -377,6 +379,10 @@ func (t *DataParallel) stepTogether(ctx context.Context, call kind, bx batch, y 
 	loss, err := t.runTogether(p.linger.after(ctx), call, bx, y)
 	if err != nil {
 		return 0, t.failed(err)
+	}
+	if p.failed { // and that was survived
+		p.failed = false
+		return loss, p.place.Withdraw()
 	}
 	return loss, nil
 }

@@ -9,10 +9,15 @@ import (
 	"runtime"
 	"syscall"
 	"time"
+
+	"github.com/tandem-train/tandem/internal/job"
 )
 
 // killLimit is how long workers that were killed are waited for. One that waits for a device may need that.
 const killLimit = 30 * time.Second
+
+// hearing is how long a worker that another one blames has to end by itself, and to say why.
+const hearing = time.Second
 
 // supervisor drives the state machine of a job: it does what [next] asks for, and waits for what happens. All of it is one goroutine's.
 type supervisor struct {
@@ -37,6 +42,8 @@ type supervisor struct {
 
 	done, again <-chan struct{} // the caller's context has ended; a second signal has come
 	limit       *time.Timer     // of the grace time, then of killing
+	suspect     *worker         // named by the first that failed as the cause, and not signalled yet
+	heard       *time.Timer     // when that one is signalled as well
 	limitEvent  event
 	tick        *time.Ticker // of looks at the workers
 	result      error        // of the last attempt that went badly
@@ -52,8 +59,9 @@ func run(ctx context.Context, cfg Config) (err error) {
 	signal.Notify(pipe, syscall.SIGPIPE)
 	defer signal.Stop(pipe)
 
-	s := &supervisor{cfg: cfg, ctx: ctx, id: randomHex(16), done: ctx.Done(), limit: time.NewTimer(0)}
+	s := &supervisor{cfg: cfg, ctx: ctx, id: randomHex(16), done: ctx.Done(), limit: time.NewTimer(0), heard: time.NewTimer(0)}
 	s.limit.Stop()
+	s.heard.Stop()
 	s.tick = time.NewTicker(cfg.MonitorInterval)
 	defer s.tick.Stop()
 	s.again, _ = ctx.Value(againKey{}).(chan struct{})
@@ -167,6 +175,9 @@ func (s *supervisor) wait() event {
 		case <-again:
 			s.again = nil
 			return interruptAgain
+		case <-s.heard.C:
+			s.signal(s.suspect, syscall.SIGTERM, syscall.SIGCONT)
+			s.suspect = nil
 		case <-s.tick.C:
 			s.look()
 		}
@@ -184,6 +195,7 @@ func (s *supervisor) note(w *worker) event {
 	}
 	if !s.failed {
 		s.failed = true
+		s.suspect = s.blamed(w)
 		for _, other := range s.workers {
 			if other != w {
 				other.state = other.seen()
@@ -203,7 +215,14 @@ func (s *supervisor) stop(v verdict) event {
 	if v == cut && errors.As(context.Cause(s.ctx), &given) {
 		sig = given.Signal
 	}
-	s.signal(sig, syscall.SIGCONT)
+	for _, w := range s.workers {
+		if w != s.suspect {
+			s.signal(w, sig, syscall.SIGCONT)
+		}
+	}
+	if s.suspect != nil {
+		s.heard.Reset(min(hearing, s.cfg.Grace))
+	}
 	s.limit.Reset(s.cfg.Grace)
 	s.limitEvent = graceOver
 	if s.live == 0 {
@@ -212,25 +231,45 @@ func (s *supervisor) stop(v verdict) event {
 	return nothing
 }
 
+// blamed is the worker that w, which has failed, says to have failed first. Others may learn of a failure before we do, and even end
+// before the one that failed has said why.
+func (s *supervisor) blamed(w *worker) *worker {
+	f, err := job.ReadFailure(w.place.ErrorFile)
+	if err != nil || f == nil || !f.Consequence { // an error is told when failures are collected
+		return nil
+	}
+	for _, other := range s.workers {
+		if other.place.Rank == f.By {
+			return other
+		}
+	}
+	return nil
+}
+
 // kill kills every worker that still runs.
 func (s *supervisor) kill() event {
-	s.signal(syscall.SIGKILL)
+	s.suspect = nil
+	for _, w := range s.workers {
+		s.signal(w, syscall.SIGKILL)
+	}
 	s.limit.Reset(killLimit)
 	s.limitEvent = killOver
 	return nothing
 }
 
-func (s *supervisor) signal(signals ...syscall.Signal) {
-	for _, w := range s.workers {
-		if err := w.signal(signals...); err != nil {
-			s.cfg.Logger.Warn("a worker cannot be signalled", "error", err)
-		}
+func (s *supervisor) signal(w *worker, signals ...syscall.Signal) {
+	if w == nil {
+		return
+	}
+	if err := w.signal(signals...); err != nil {
+		s.cfg.Logger.Warn("a worker cannot be signalled", "error", err)
 	}
 }
 
 // finish ends what the attempt's workers have left, reads their output to its end, and collects what they say.
 func (s *supervisor) finish(now state) event {
 	s.limit.Stop()
+	s.heard.Stop()
 	if err := sweep(s.id); err != nil {
 		s.cfg.Logger.Warn("something of the job may be left", "error", err)
 	}

@@ -50,6 +50,17 @@ func (p *Place) Report(f Failure) error {
 	return nil
 }
 
+// Withdraw takes back what Report has left: the process went on.
+func (p *Place) Withdraw() error {
+	if p == nil || p.ErrorFile == "" {
+		return nil
+	}
+	if err := os.Remove(p.ErrorFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("job: error file: %w", err)
+	}
+	return nil
+}
+
 // ReadFailure reads what a worker left in its error file: nil if it left nothing.
 func ReadFailure(path string) (*Failure, error) {
 	text, err := os.ReadFile(path)

@@ -81,7 +81,7 @@ func trainerMain() {
 	defer stop()
 	if err := o.train(ctx); err != nil {
 		fmt.Fprintf(os.Stderr, "trainer: %v\n", err)
-		if ctx.Err() != nil {
+		if errors.Is(err, context.Canceled) {
 			os.Exit(130)
 		}
 		os.Exit(1)
