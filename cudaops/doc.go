@@ -12,7 +12,8 @@
 //
 // [AvailableDevices] lists the visible cards; [VisibleDevices] says besides
 // which entries of the variable had no effect, and why. To match a card with
-// what other tools show, use its UUID: their numbers may be others.
+// what other tools show, use its UUID: their numbers may be others. Package
+// machine lists all cards of the machine, for tools.
 //
 // To choose cards, prefer CUDA_VISIBLE_DEVICES to [SetDevice]. The current
 // device is one number for the whole process, since Go code has no thread of its

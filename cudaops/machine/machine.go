@@ -5,6 +5,9 @@
 // a driver; without them there are no cards, and [Machine.NVML] says why. Package cudaops computes on simulated cards and on the host
 // only, so cards that NVML knows are shown, but not used.
 //
+// NVML counts cards as on the bus. So does CUDA with CUDA_DEVICE_ORDER=PCI_BUS_ID; by default it puts the fastest first, which makes a
+// difference where cards are of several kinds ([Machine.Ambiguous]). Parts of cards (MIG) are not listed.
+//
 // Inspect reads the environment anew at every call, and may be called concurrently.
 package machine
 
@@ -27,6 +30,10 @@ const Unknown = nvml.Unknown
 type Machine struct {
 	Cards      []Card             // by physical number
 	Visibility cudaops.Visibility // what CUDA_VISIBLE_DEVICES makes of them
+
+	// Ambiguous says that numbers in CUDA_VISIBLE_DEVICES may stand for other cards than here, as cards are of several kinds and
+	// CUDA_DEVICE_ORDER does not say that they are counted as on the bus.
+	Ambiguous bool
 
 	// NVML is why NVML told of no card: nil where it did, and where it was not asked, since cards are simulated.
 	NVML error
@@ -75,7 +82,9 @@ func inspect(list func() ([]nvml.Card, error), sys string) (Machine, error) {
 		if found, m.NVML = list(); m.NVML == nil {
 			for i, c := range found {
 				m.Cards = append(m.Cards, fromNVML(i, c, sys))
+				m.Ambiguous = m.Ambiguous || c.Name != found[0].Name
 			}
+			m.Ambiguous = m.Ambiguous && os.Getenv("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
 		}
 	}
 	uuids := make([]string, len(m.Cards))

@@ -100,6 +100,31 @@ func TestCardsOfNVML(t *testing.T) {
 	}
 }
 
+func TestOrderOfSeveralKinds(t *testing.T) {
+	cudaopstest.Setup(t, "", "")
+	for _, tt := range []struct {
+		order string
+		names []string
+		want  bool
+	}{
+		{"", []string{"A", "A"}, false},
+		{"", []string{"A", "A", "B"}, true},
+		{"FASTEST_FIRST", []string{"A", "B"}, true},
+		{"PCI_BUS_ID", []string{"A", "B"}, false},
+	} {
+		t.Setenv("CUDA_DEVICE_ORDER", tt.order)
+		m, err := inspect(func() (cards []nvml.Card, err error) {
+			for _, name := range tt.names {
+				cards = append(cards, nvml.Card{Name: name, UUID: "GPU-" + name})
+			}
+			return cards, nil
+		}, "")
+		if err != nil || m.Ambiguous != tt.want {
+			t.Errorf("%q, cards %v: ambiguous %v, %v; want %v", tt.order, tt.names, m.Ambiguous, err, tt.want)
+		}
+	}
+}
+
 // TestNoCards: that there is no NVML is no error, but it is told.
 func TestNoCards(t *testing.T) {
 	cudaopstest.Setup(t, "", "0")

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime/debug"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/tandem-train/tandem/launcher"
@@ -94,6 +96,20 @@ func TestReportFile(t *testing.T) {
 	}
 	if err := parse(filepath.Join(dir, "no", "folder", "x")).writeReport(&launcher.JobError{}); err == nil || !strings.Contains(err.Error(), "--json-errors ") {
 		t.Errorf("a folder that is gone: %v", err)
+	}
+}
+
+// TestBuildThatIsInterrupted: what has ended the context is the error, not how the go command took it.
+func TestBuildThatIsInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	signalled := &launcher.SignalError{Signal: syscall.SIGTERM}
+	cancel(signalled)
+	var output strings.Builder
+	if file, err := (program{path: ".", goBuild: true}).build(ctx, t.TempDir(), &output); !errors.Is(err, signalled) || file != "" {
+		t.Errorf("%q, %v; want %v", file, err, signalled)
+	}
+	if output.Len() > 0 {
+		t.Errorf("output %q", &output)
 	}
 }
 

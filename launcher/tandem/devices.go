@@ -151,6 +151,9 @@ func printDevices(w io.Writer, m machine.Machine) {
 			fmt.Fprintf(w, "card %d: %v\n", c.Physical, c.Problem)
 		}
 	}
+	if m.Ambiguous {
+		fmt.Fprintln(w, "Cards are of several kinds, and CUDA counts the fastest first. For the numbers above: CUDA_DEVICE_ORDER=PCI_BUS_ID")
+	}
 	if real {
 		fmt.Fprintln(w, "This version of Tandem computes on simulated cards and on the host only: TANDEM_SIM_CARDS=4 simulates four.")
 	}

@@ -42,7 +42,7 @@ type memoryCap struct {
 
 // look finds out the surroundings that a command line needs.
 func (o *runOptions) look() (*surroundings, error) {
-	s := &surroundings{cpus: runtime.NumCPU(), environ: os.Environ(), topology: machineTopology}
+	s := &surroundings{cpus: usableCPUs(), environ: os.Environ(), topology: machineTopology}
 	cards, err := cudaops.AvailableDevices()
 	if err != nil {
 		return nil, &usageError{err}
@@ -68,12 +68,25 @@ func (o *runOptions) look() (*surroundings, error) {
 		}
 		s.cards = append(s.cards, c)
 	}
-	if !o.standalone && o.nodes != 1 {
+	if o.needsPlace() {
 		if s.place, err = job.LookupNode(os.LookupEnv); err != nil {
 			return nil, &usageError{fmt.Errorf("%w; --standalone runs on this node alone, whatever the variables say", err)}
 		}
 	}
 	return s, nil
+}
+
+// needsPlace is whether a cluster has something to say that flags do not.
+func (o *runOptions) needsPlace() bool {
+	whole := o.nodes > 1 && o.given("node-rank") && (o.masterAddr != "" || o.endpoint.host != "")
+	return !o.standalone && o.nodes != 1 && !whole
+}
+
+// usableCPUs is how many CPUs this process may use: its affinity and its container's quota count, GOMAXPROCS, which is about a single
+// process, does not.
+func usableCPUs() int {
+	runtime.SetDefaultGOMAXPROCS()
+	return runtime.GOMAXPROCS(0)
 }
 
 // cardNodes are the NUMA nodes of cards, by UUID, where they matter.

@@ -223,6 +223,27 @@ func TestNodes(t *testing.T) {
 	}
 }
 
+// TestNeedsPlace: variables of a cluster are not even read where flags say all that they could.
+func TestNeedsPlace(t *testing.T) {
+	for line, want := range map[string]bool{
+		"":                           true,
+		"--nnodes 2":                 true,
+		"--nnodes 2 --node-rank 0":   true,
+		"--nnodes 2 --master-addr h": true,
+		"--nnodes 2 --node-rank 0 --master-addr h":   false,
+		"--nnodes 2 --node-rank 0 --rdzv-endpoint h": false,
+		"--nnodes 1":   false,
+		"--standalone": false,
+	} {
+		o, err := parseRun(append(strings.Fields(line), "worker"), noVariables)
+		if err != nil {
+			t.Errorf("%q: %v", line, err)
+		} else if got := o.needsPlace(); got != want {
+			t.Errorf("%q: %v, want %v", line, got, want)
+		}
+	}
+}
+
 // TestConfig: what else is said goes to the launcher as it is.
 func TestConfig(t *testing.T) {
 	o, err := parseRun(strings.Fields("--max-restarts 2 --monitor-interval 0.5 --grace 90s --log-dir logs -r 1 -t 0:3,2:1 --local-ranks-filter 0,2 --role trainer --nproc-per-node 3 train --epochs 1 -- x"), noVariables)

@@ -72,11 +72,11 @@ func runJob(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 	if err != nil {
 		return err
 	}
-	p, err := findProgram(o.program)
-	if err != nil {
+	if err := o.clearReport(); err != nil {
 		return err
 	}
-	if err := o.clearReport(); err != nil {
+	p, err := findProgram(o.program)
+	if err != nil {
 		return err
 	}
 	ctx, stop := launcher.Interrupt(ctx)
