@@ -3,9 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/pflag"
 )
@@ -128,29 +126,6 @@ func (c command) help() string {
 	}
 	b.WriteString(c.after)
 	return b.String()
-}
-
-// seconds is a flag's value that is a time: seconds as torchrun has them, or a number with a unit.
-type seconds struct{ d *time.Duration }
-
-func (v seconds) String() string {
-	if v.d == nil {
-		return ""
-	}
-	return strconv.FormatFloat(v.d.Seconds(), 'g', -1, 64)
-}
-func (v seconds) Type() string { return "seconds" }
-
-func (v seconds) Set(s string) error {
-	d, err := time.ParseDuration(s)
-	if n, notNumber := strconv.ParseFloat(s, 64); notNumber == nil {
-		d, err = time.ParseDuration(strconv.FormatFloat(n, 'f', -1, 64) + "s")
-	}
-	if err != nil || d <= 0 {
-		return errors.New("want a time above 0, such as 30 (seconds), 0.1 or 500ms")
-	}
-	*v.d = d
-	return nil
 }
 
 // overview is the help of the whole command.
