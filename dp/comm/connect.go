@@ -62,8 +62,12 @@ func (s *Session) gather(w *wait, p *job.Place) error {
 	s.readers.Go(func() {
 		for {
 			conn, err := listener.Accept()
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
 			if err != nil {
-				return // closed below; nothing else ends it for good
+				time.Sleep(50 * time.Millisecond) // too many open files, perhaps: that passes
+				continue
 			}
 			if door.enter(conn) {
 				s.readers.Go(func() { door.greet(conn) })

@@ -47,7 +47,7 @@ const (
 	maxWorld = 64
 
 	// inElems and outElems are the elements of a stage's in and out: what a rank shows the others of its data, and of its sums,
-	// in one superstep. A stage stays in the second cache.
+	// in one superstep: so much that a superstep takes longer than to meet, so little that it stays in the cache that CPUs share.
 	inElems, outElems = 64 << 10, 32 << 10
 	areaElems         = inElems + outElems
 )

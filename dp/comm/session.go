@@ -129,7 +129,7 @@ func (s *Session) read(p *peer) {
 		m, err := readFrame(p.conn, maxFrame)
 		switch {
 		case err != nil:
-			s.lose(p.Rank, &RemoteError{Rank: p.Rank, Text: fmt.Sprintf("%v has ended: its connection to %v broke: %v", &p.hello, &s.self, err)})
+			s.lose(p.Rank, &RemoteError{Rank: p.Rank, Text: fmt.Sprintf("%v has ended: it left without a word (%v)", &p.hello, err)})
 			return
 		case m.Kind == kindGoodbye:
 			s.lose(p.Rank, ErrClosed)

@@ -140,23 +140,6 @@ func TestSession(t *testing.T) {
 	}
 }
 
-func TestInheritedSocket(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() }) // the launcher's own, which stays open
-	all := places(t, 2)
-	for _, p := range all {
-		p.Port = l.Addr().(*net.TCPAddr).Port
-	}
-	all[0].ListenFD = inherit(t, l)
-	_, errs := newGroup(t.Context(), connectAll(t, all), noFacts)
-	if err := errors.Join(errs...); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestDisagreement(t *testing.T) {
 	common := []comm.Fact{{"version", "1.2"}, {"parameter 0.weight", "[512 784]"}, {"parameter 0.bias", "[512]"}}
 	with := func(i int, f ...comm.Fact) []comm.Fact { return slices.Replace(slices.Clone(common), i, i+1, f...) }

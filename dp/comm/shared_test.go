@@ -135,8 +135,7 @@ func TestSharedCallInProgress(t *testing.T) {
 	}
 }
 
-// A rank is gone in the middle of a call: the others do not finish it, and say who it was. A rank that aborts, or whose context ends,
-// does not disturb a call that has begun; its process's end does.
+// A rank is gone in the middle of a call: the others do not wait for it, and say who it was.
 func TestSharedRankGoneInCall(t *testing.T) {
 	group := comm.NewShared(t, 3)
 	defer closeGroup(t, group)
