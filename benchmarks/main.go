@@ -4,7 +4,8 @@
 //	go run ./benchmarks --suite host --workload mlp,matmul --json rows.json
 //	go run ./benchmarks --suite host --peer gorgonia,torch
 //
-// A [suite] is a list of workloads in a file of its own, which registers it: host.go times training steps and kernels on the CPU.
+// A [suite] is a list of workloads in a file of its own, which registers it: host.go times training steps and kernels on the CPU,
+// collectives.go sums over processes, launch.go the start of a job.
 // Whatever competes is measured in one run, sample by sample in turn (measure.go), so that ratios hold where absolute times don't.
 // Results are rows (row.go): a Markdown table on standard output, and JSON for programs. Progress goes to standard error.
 package main
@@ -39,8 +40,24 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
+// assistants are what this program does when a suite has started it, by the variable that says so.
+var assistants = map[string]func(ctx context.Context, stdout io.Writer) error{
+	peerVariable:      func(ctx context.Context, _ io.Writer) error { return follow(ctx) },
+	firstStepVariable: takeFirstStep,
+}
+
 // run is the command: it gives the exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	for variable, assist := range assistants {
+		if os.Getenv(variable) == "" {
+			continue
+		}
+		if err := assist(ctx, stdout); err != nil {
+			fmt.Fprintf(stderr, "benchmarks: %v\n", err)
+			return statusFailure
+		}
+		return statusOK
+	}
 	o, err := parse(args)
 	switch {
 	case errors.Is(err, pflag.ErrHelp):

@@ -31,8 +31,11 @@ type row struct {
 	limit  bool    // whether the peer is a limit of the machine
 }
 
-// milliseconds is the unit of times; all others are units of speed.
-const milliseconds = "ms"
+// The units of times; all others are units of speed.
+const (
+	milliseconds = "ms"
+	microseconds = "us"
+)
 
 // stepTime is a row for the time of a step.
 func stepTime(workload string, batch int, mode string, t timing) row {
@@ -47,7 +50,7 @@ func speed(workload, mode, metric string, work float64, unit string, t timing) r
 // against compares r with what a peer reached in the same unit.
 func (r row) against(peer string, value float64) row {
 	ratio := value / r.Value
-	if r.Unit == milliseconds {
+	if r.Unit == milliseconds || r.Unit == microseconds {
 		ratio = r.Value / value
 	}
 	r.Peer, r.Ratio = &peer, &ratio
