@@ -37,6 +37,33 @@ func BenchmarkAllReduce(b *testing.B) {
 	}
 }
 
+// BenchmarkCollectives makes every call of two ranks with 4 MB.
+func BenchmarkCollectives(b *testing.B) {
+	const n = 1 << 20
+	ctx := context.Background()
+	x := [2][]float32{make([]float32, n), make([]float32, n)}
+	part := [2][]float32{make([]float32, n/2), make([]float32, n/2)}
+	counts := []int{n / 2, n / 2}
+	for _, kind := range kinds {
+		for name, call := range map[string]func(c comm.Comm, r int) error{
+			"broadcast":      func(c comm.Comm, r int) error { return c.Broadcast(ctx, x[r], 0) },
+			"reduce":         func(c comm.Comm, r int) error { return c.Reduce(ctx, x[r], 0) },
+			"all_reduce":     func(c comm.Comm, r int) error { return c.AllReduce(ctx, x[r]) },
+			"reduce_scatter": func(c comm.Comm, r int) error { return c.ReduceScatter(ctx, x[r]) },
+			"all_gather":     func(c comm.Comm, r int) error { return c.AllGather(ctx, x[r]) },
+			"scatter":        func(c comm.Comm, r int) error { return c.Scatter(ctx, part[r], x[r], counts, 0) },
+			"gather":         func(c comm.Comm, r int) error { return c.Gather(ctx, x[r], part[r], counts, 0) },
+		} {
+			b.Run(name+"/"+kind.name, func(b *testing.B) {
+				group := kind.make(b, 2)
+				b.SetBytes(4 * n)
+				b.ResetTimer()
+				repeat(b, group, func(c comm.Comm) error { return call(c, c.Rank()) })
+			})
+		}
+	}
+}
+
 // BenchmarkBarrier is what it costs that ranks meet.
 func BenchmarkBarrier(b *testing.B) {
 	for _, kind := range kinds {

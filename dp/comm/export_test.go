@@ -50,6 +50,9 @@ func (s *Session) Kill() {
 	s.readers.Wait()
 }
 
+// MaxWorld is how many ranks can share memory.
+const MaxWorld = maxWorld
+
 // Exported for tests that talk to a session as strangers do, and for fuzzing.
 type Message = message
 

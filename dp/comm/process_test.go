@@ -331,6 +331,12 @@ func TestProcessStopped(t *testing.T) {
 					t.Errorf("rank %d: %s; want a timeout that names rank 1", r, got)
 				}
 			}
+			if tt.worker == "large" { // it goes on, and finds that the others did not wait
+				all[1].signal(t, syscall.SIGCONT)
+				if got := all[1].last(); !strings.HasPrefix(got, "timeout [1]: ") && !strings.HasPrefix(got, "broken by") {
+					t.Errorf("rank 1, in the end: %s; want that the group broke", got)
+				}
+			}
 		})
 	}
 }

@@ -3,6 +3,7 @@ package comm_test
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"runtime"
 	"strings"
 	"sync"
@@ -169,6 +170,29 @@ func TestSharedRankGoneInCall(t *testing.T) {
 		var broken *comm.BrokenError
 		if err != nil && (!errors.As(err, &broken) || broken.Rank != 1 || !strings.Contains(err.Error(), "it fell over")) {
 			t.Errorf("%v; want a BrokenError by rank 1", err)
+		}
+	}
+}
+
+// The largest group there may be makes random calls, in teams of many sizes.
+func TestSharedLargestWorld(t *testing.T) {
+	group := comm.NewShared(t, comm.MaxWorld)
+	defer closeGroup(t, group)
+	ranks := make([]int, len(group))
+	for r := range ranks {
+		ranks[r] = r
+	}
+	for r, err := range calls(group, ranks, func(c comm.Comm) error {
+		rng := rand.New(rand.NewPCG(6, 0))
+		for range 20 {
+			if err := randomCall(c, rng); err != nil {
+				return err
+			}
+		}
+		return nil
+	}) {
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
 		}
 	}
 }

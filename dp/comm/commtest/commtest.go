@@ -4,6 +4,8 @@
 //	func TestLocal(t *testing.T) {
 //		commtest.Run(t, func(t *testing.T, world int) []comm.Comm { ... })
 //	}
+//
+// [RunRemote] is for groups whose ranks are as if in several processes.
 package commtest
 
 import (
