@@ -11,7 +11,7 @@ import (
 // BenchmarkAllReduce sums buffers of two ranks. MB/s counts one rank's buffer. Beside it, copy moves as much from one
 // buffer to another.
 func BenchmarkAllReduce(b *testing.B) {
-	for _, bytes := range []int{1 << 10, 16 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20} {
+	for _, bytes := range []int{1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20} {
 		size := fmt.Sprintf("%dKiB", bytes>>10)
 		x, y := make([]float32, bytes/4), make([]float32, bytes/4)
 		for i := range x { // so that the memory is there

@@ -13,8 +13,8 @@ import "github.com/tandem-train/tandem/internal/ir"
 
 // whole is how long a buffer may be, and all of them together, for every rank to take the sum of it all rather than of its share.
 const (
-	whole    = 4096
-	wholeAll = 16 << 10
+	whole    = 16 << 10
+	wholeAll = 32 << 10
 )
 
 // transfer is a call as one rank does it.
