@@ -322,6 +322,9 @@ func (t *DataParallel) Close() error {
 	}))
 	t.team.stop()
 	errs := []error{err}
+	if t.procs != nil {
+		t.team.abort(errLeft) // for those that go on
+	}
 	for _, r := range t.team.ranks {
 		errs = append(errs, r.group.Close())
 	}
@@ -330,6 +333,9 @@ func (t *DataParallel) Close() error {
 	}
 	return errors.Join(errs...)
 }
+
+// errLeft is what other ranks hear that go on after this one has closed its trainer.
+var errLeft = fmt.Errorf("it has closed its trainer; a rank whose batches end before the others' waits for them in Join: %w", comm.ErrClosed)
 
 // closedDevice keeps a closed device's number for messages.
 type closedDevice struct{ ir.Device }

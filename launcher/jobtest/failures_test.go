@@ -50,7 +50,7 @@ func TestWorkersThatFail(t *testing.T) {
 		{name: "is stopped", env: quick, faults: []string{"stop@2:4"}, code: 1, reports: []string{`rank 2 did not come within 2s`, `was stopped \(SIGSTOP\)`}},
 		{name: "does not come", env: quick, flags: []string{"--grace", "1s"}, faults: []string{"hang@1:4"}, code: 1, reports: []string{`rank 1 did not come within 2s`}},
 		{name: "does not join", env: quick, flags: []string{"--grace", "1s"}, faults: []string{"hang@3:-1"}, code: 1, reports: []string{`rank 3 did not come`}},
-		{name: "returns early", faults: []string{"return@1:7"}, code: 1, reports: []string{`rank 1`}},
+		{name: "returns early", faults: []string{"return@1:7"}, code: 1, reports: []string{`broken by rank 1: it has closed its trainer`}},
 		{name: "goes past its cap", flags: []string{"--memory-limit", "64MiB"}, faults: []string{"oom@0:2"}, code: 1, reports: []string{`rank 0`, `CUDA out of memory`, `CUDA_DEVICE_LIMIT`}},
 		{name: "ignores SIGTERM", flags: []string{"--grace", "500ms"}, faults: []string{"deaf@0:-1", "hang@0:3", "exit@1:3"}, code: 3, reports: []string{`rank 1`, `the disk is full`}},
 		{name: "leaves a child", faults: []string{"child@1:2", "exit@1:4"}, code: 3, reports: []string{`rank 1`}},
