@@ -1,0 +1,119 @@
+package nvrtc
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// sourceName is what the compiler calls a source in its messages.
+const sourceName = "tandem.cu"
+
+// options are what every source is compiled with: products and sums may be one instruction, but division, roots and small numbers stay as
+// IEEE 754 has them.
+var options = []string{"--std=c++17", "--fmad=true"}
+
+// CompileError is a source that does not compile.
+type CompileError struct {
+	Target string // "sm_90"
+	Log    string // the compiler's
+	Source string
+}
+
+var place = regexp.MustCompile(regexp.QuoteMeta(sourceName) + `\((\d+)\)`)
+
+// Error shows the log, and below each message the line that it is about.
+func (e *CompileError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "nvrtc: compile for %s:", e.Target)
+	lines := strings.Split(e.Source, "\n")
+	for message := range strings.Lines(e.Log) {
+		message = strings.TrimRight(message, "\n")
+		if message == "" {
+			continue
+		}
+		b.WriteString("\n\t" + message)
+		if m := place.FindStringSubmatch(message); m != nil {
+			if n, err := strconv.Atoi(m[1]); err == nil && n >= 1 && n <= len(lines) {
+				fmt.Fprintf(&b, "\n\t%5d | %s", n, lines[n-1])
+			}
+		}
+	}
+	return b.String()
+}
+
+// compiler is what turns source into code: a [Library], or a test's.
+type compiler interface {
+	target(arch string) (name string, virtual bool, err error)
+	build(source, target string, virtual bool) ([]byte, error)
+	id() string // what else its results depend on
+}
+
+func (l *Library) id() string { return fmt.Sprintf("nvrtc %d.%d", l.Major, l.Minor) }
+
+// Compile gives the code of source for a card of that architecture ("sm_90"), as cuModuleLoadData takes it.
+func Compile(source, arch string) ([]byte, error) {
+	lib, err := Open()
+	if err != nil {
+		return nil, err
+	}
+	return compileWith(lib, openCache(), source, arch)
+}
+
+// busy has a lock for every source that is being compiled: where several cards load one program at once, the first compiles it.
+var busy keyed
+
+func compileWith(c compiler, store *cache, source, arch string) ([]byte, error) {
+	target, virtual, err := c.target(arch)
+	if err != nil {
+		return nil, err
+	}
+	key := store.key(source, strings.Join(options, " "), target, c.id())
+	defer busy.lock(key)()
+	if image, ok := store.get(key); ok {
+		return image, nil
+	}
+	image, err := c.build(source, target, virtual)
+	if err != nil {
+		return nil, err
+	}
+	store.put(key, image)
+	return image, nil
+}
+
+// keyed is a lock a key.
+type keyed struct {
+	mu    sync.Mutex
+	locks map[string]*entry
+}
+
+type entry struct {
+	sync.Mutex
+	users int
+}
+
+// lock takes the lock of a key; the function that it returns gives it back.
+func (k *keyed) lock(key string) (unlock func()) {
+	k.mu.Lock()
+	if k.locks == nil {
+		k.locks = map[string]*entry{}
+	}
+	e := k.locks[key]
+	if e == nil {
+		e = &entry{}
+		k.locks[key] = e
+	}
+	e.users++
+	k.mu.Unlock()
+	e.Lock()
+	return func() {
+		e.Unlock()
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if e.users--; e.users == 0 {
+			delete(k.locks, key)
+		}
+	}
+}
