@@ -81,6 +81,7 @@ type options struct {
 	peers     []string
 	json      string // a file; "": none
 	threads   int    // 0: GOMAXPROCS
+	modes     []string
 	sampling
 }
 
@@ -91,6 +92,7 @@ func flagSet(o *options) *pflag.FlagSet {
 	fs.StringSliceVar(&o.suites, "suite", nil, "`suites` to run, with commas between them: "+strings.Join(suiteNames(), ", "))
 	fs.StringSliceVar(&o.workloads, "workload", nil, "only these `workloads` of them (default: all)")
 	fs.StringSliceVar(&o.peers, "peer", []string{gorgoniaPeer}, "`peers` to measure beside Tandem: gorgonia (its tape machine), torch (needs python3 with PyTorch), or none")
+	fs.StringSliceVar(&o.modes, "torch-modes", []string{"eager", "compile", "graph"}, "on cards, how PyTorch runs: some of these `modes`")
 	fs.StringVar(&o.json, "json", "", "write the rows to this `file`")
 	fs.IntVar(&o.runs, "runs", 11, "samples of each measurement; the median counts")
 	fs.DurationVar(&o.minTime, "min-time", 100*time.Millisecond, "repeat work until a sample takes this long")
@@ -162,11 +164,11 @@ func execute(ctx context.Context, o *options, stdout, stderr io.Writer) (err err
 		save = func(rows []row) error { return writeJSON(f, o.json, rows) }
 	}
 	b := &bench{
-		sampling: o.sampling, cores: runtime.GOMAXPROCS(0), peers: o.peers,
+		sampling: o.sampling, cores: runtime.GOMAXPROCS(0), peers: o.peers, torchModes: o.modes,
 		log: func(format string, args ...any) { fmt.Fprintf(stderr, format+"\n", args...) },
 	}
-	if slices.Contains(o.peers, torchPeer) {
-		if b.torch, err = startTorch(ctx); err != nil {
+	if slices.Contains(o.peers, torchPeer) && !slices.Equal(o.suites, []string{cardSuite}) {
+		if b.torch, err = startTorch(ctx, torchOnCPU); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, b.torch.close()) }()

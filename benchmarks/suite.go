@@ -34,9 +34,11 @@ type bench struct {
 	suite string
 	cores int      // to use
 	peers []string // to measure
-	torch *torch   // nil: not to be measured
-	rows  []row
-	log   func(format string, args ...any) // takes a line of progress
+	torch *torch   // on the CPU; nil: not to be measured
+	// torchModes are how PyTorch runs on a card.
+	torchModes []string
+	rows       []row
+	log        func(format string, args ...any) // takes a line of progress
 }
 
 // wants reports whether a peer is to be measured.

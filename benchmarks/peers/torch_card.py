@@ -1,0 +1,111 @@
+"""Times PyTorch on a card: the peer of `benchmarks --suite card --peer torch`.
+
+That command starts it with --serve. It reads requests, {"workload", "size", "mode", "precision", "wait", "calls"}, and answers each
+with the seconds that so many steps took and the peak of memory in bytes. So its samples are taken in turn with ours.
+
+A step is forward, cross entropy, backward and an update by SGD with momentum 0.9, on one batch that stays on the card. With wait, each
+step is waited for; else only the last. Modes: eager, compile (torch.compile), graph (the whole step in one CUDA graph).
+"""
+
+import functools
+import json
+import sys
+import time
+
+import torch
+from torch import nn
+
+
+def mlp():
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
+    )
+
+
+def cnn():
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(9216, 128), nn.ReLU(), nn.Linear(128, 10),
+    )
+
+
+def big():
+    hidden = [layer for _ in range(4) for layer in (nn.Linear(8192, 8192), nn.ReLU())]
+    return nn.Sequential(*hidden, nn.Linear(8192, 1000))
+
+
+IMAGES = ((1, 28, 28), 10)
+WORKLOADS = {"mlp": (mlp, *IMAGES), "cnn": (cnn, *IMAGES), "big": (big, (8192,), 1000)}
+
+
+@functools.cache
+def prepare(workload, size, mode, precision):
+    """The function that does one step, and what it takes of the card's memory."""
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    step = build(workload, size, mode, precision)
+    for _ in range(3):
+        step()
+    torch.cuda.synchronize()
+    return step, torch.cuda.max_memory_allocated() - before
+
+
+def build(workload, size, mode, precision):
+    exact = precision == "fp32"
+    torch.backends.cuda.matmul.allow_tf32 = not exact
+    torch.backends.cudnn.allow_tf32 = not exact
+    torch.backends.cudnn.benchmark = True
+    torch.manual_seed(1)
+    network, shape, classes = WORKLOADS[workload]
+    model, loss = network().cuda(), nn.CrossEntropyLoss()
+    x, y = torch.randn(size, *shape).cuda(), torch.randint(0, classes, (size,)).cuda()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
+    forward = torch.compile(model) if mode == "compile" else model
+    half = torch.autocast("cuda", dtype=torch.bfloat16, enabled=precision == "bf16", cache_enabled=mode != "graph")
+
+    def step():
+        sgd.zero_grad(set_to_none=True)
+        with half:
+            value = loss(forward(x), y)
+        value.backward()
+        sgd.step()
+
+    if mode != "graph":
+        return step
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(5):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    # The graph's tensors live as long as the closure does.
+    return lambda keep=(model, sgd, x, y): graph.replay()
+
+
+current = None
+
+
+def timed(workload, size, mode, precision, wait, calls):
+    global current
+    if current != (workload, size):  # what went before is not needed any more
+        current = workload, size
+        prepare.cache_clear()
+        torch.cuda.empty_cache()
+    step, memory = prepare(workload, size, mode, precision)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(calls):
+        step()
+        if wait:
+            torch.cuda.synchronize()
+    torch.cuda.synchronize()
+    return {"seconds": time.perf_counter() - start, "memory": memory}
+
+
+if __name__ == "__main__":
+    print(json.dumps({"version": torch.__version__}), flush=True)
+    for line in sys.stdin:
+        print(json.dumps(timed(**json.loads(line))), flush=True)
