@@ -1,0 +1,418 @@
+package cublas
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+	"unsafe"
+
+	"github.com/tandem-train/tandem/cudaops/internal/cublas/choices"
+	"github.com/tandem-train/tandem/cudaops/internal/cuda"
+)
+
+const workspaceBytes = 32 << 20
+
+// bench is a card with the library on it. What it gives out it takes back at the end of the test.
+type bench struct {
+	testing.TB
+	card   *cuda.Card
+	handle *Handle
+}
+
+// openCard locks the goroutine to its thread, for the card's context.
+func openCard(t testing.TB) *bench {
+	t.Helper()
+	api, err := cuda.Load()
+	if err != nil {
+		t.Skipf("no card: %v", err)
+	}
+	lib, err := Open()
+	if err != nil {
+		t.Skipf("no cuBLASLt: %v", err)
+	}
+	runtime.LockOSThread()
+	t.Cleanup(runtime.UnlockOSThread)
+	card, err := api.OpenCard(0)
+	must(t, err)
+	t.Cleanup(func() { must(t, card.Close()) })
+	must(t, card.CtxSetCurrent(card.Ctx))
+	b := &bench{TB: t, card: card}
+	b.handle, err = lib.Handle(card, b.alloc(workspaceBytes), workspaceBytes)
+	must(t, err)
+	t.Cleanup(func() { must(t, b.handle.Close()) })
+	return b
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b *bench) alloc(bytes int) cuda.Ptr {
+	b.Helper()
+	p, err := b.card.MemAlloc(int64(bytes))
+	must(b, err)
+	b.Cleanup(func() { must(b, b.card.MemFree(p)) })
+	return p
+}
+
+// copies puts numbers at p, or gets n of them from there.
+func (b *bench) put(p cuda.Ptr, x []float32) {
+	b.Helper()
+	h, err := b.card.MemHostAlloc(4 * len(x))
+	must(b, err)
+	copy(floats(h), x)
+	must(b, errors.Join(b.card.MemcpyHtoD(p, h, 0, 4*len(x), b.card.Stream), b.card.StreamSynchronize(b.card.Stream), b.card.MemFreeHost(h)))
+}
+
+func (b *bench) get(p cuda.Ptr, n int) []float32 {
+	b.Helper()
+	h, err := b.card.MemHostAlloc(4 * n)
+	must(b, err)
+	must(b, errors.Join(b.card.MemcpyDtoH(h, 0, p, 4*n, b.card.Stream), b.card.StreamSynchronize(b.card.Stream)))
+	x := append([]float32(nil), floats(h)...)
+	must(b, b.card.MemFreeHost(h))
+	return x
+}
+
+func floats(h cuda.Pinned) []float32 {
+	raw := h.Bytes()
+	return unsafe.Slice((*float32)(unsafe.Pointer(&raw[0])), len(raw)/4)
+}
+
+func random(n int) []float32 {
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = rand.Float32()*2 - 1
+	}
+	return x
+}
+
+// extent is how many elements a matrix spans.
+func extent(m Matrix, batch, rows, cols int) int {
+	return (batch-1)*m.Batch + (rows-1)*m.Row + (cols-1)*m.Col + 1
+}
+
+// operands are a product's buffers, with off elements before each.
+type operands struct {
+	p              Product
+	off            int
+	a, b, c, bias  []float32
+	at             [4]cuda.Ptr // of a, b, c and bias
+	wantC, wantSum []float64
+	scaleC         []float64 // sums of absolute values, which rounding is measured by
+}
+
+// fill makes operands with random numbers, a poisoned result, and what is to come out of them by float64.
+func (b *bench) fill(p Product, off int) *operands {
+	b.Helper()
+	n := max(p.Batch, 1)
+	o := &operands{p: p, off: off, a: random(extent(p.A, n, p.M, p.K)), b: random(extent(p.B, n, p.K, p.N)), c: make([]float32, extent(p.C, n, p.M, p.N)), bias: random(max(p.M, p.N))}
+	for i := range o.c {
+		o.c[i] = float32(math.NaN())
+	}
+	if p.BiasGrad != NoBiasGrad {
+		clear(o.bias)
+		for i := range o.bias {
+			o.bias[i] = float32(math.NaN())
+		}
+	}
+	for i, x := range [][]float32{o.a, o.b, o.c, o.bias} {
+		o.at[i] = b.alloc(4*(len(x)+off)) + cuda.Ptr(4*off)
+		b.put(o.at[i], x)
+	}
+	o.wantC, o.scaleC = make([]float64, len(o.c)), make([]float64, len(o.c))
+	o.wantSum = make([]float64, len(o.bias))
+	for g := range n {
+		for i := range p.M {
+			for j := range p.N {
+				sum, scale := 0.0, 0.0
+				for k := range p.K {
+					x := float64(o.a[g*p.A.Batch+i*p.A.Row+k*p.A.Col]) * float64(o.b[g*p.B.Batch+k*p.B.Row+j*p.B.Col])
+					sum += x
+					scale += math.Abs(x)
+				}
+				if p.Bias {
+					sum += float64(o.bias[j])
+					scale += math.Abs(float64(o.bias[j]))
+				}
+				if p.Relu {
+					sum = max(sum, 0)
+				}
+				at := g*p.C.Batch + i*p.C.Row + j*p.C.Col
+				o.wantC[at], o.scaleC[at] = sum, scale
+			}
+		}
+	}
+	for k := range p.K {
+		switch p.BiasGrad {
+		case SumA:
+			for i := range p.M {
+				o.wantSum[i] += float64(o.a[i*p.A.Row+k*p.A.Col])
+			}
+		case SumB:
+			for j := range p.N {
+				o.wantSum[j] += float64(o.b[k*p.B.Row+j*p.B.Col])
+			}
+		}
+	}
+	return o
+}
+
+// check compares what is on the card with what was to come out, and sees that nothing lies between the elements of the result.
+func (b *bench) check(o *operands) []float32 {
+	b.Helper()
+	limit := 2e-6 // of the sum of absolute values
+	if o.p.TF32 {
+		limit = 1e-3
+	}
+	got := b.get(o.at[2], len(o.c))
+	worst := 0.0
+	for i, x := range got {
+		if o.scaleC[i] == 0 {
+			if x == x {
+				b.Fatalf("element %d, which is not of the result, was written: %v", i, x)
+			}
+			continue
+		}
+		if e := math.Abs(float64(x)-o.wantC[i]) / o.scaleC[i]; !(e <= worst) {
+			worst = e
+		}
+	}
+	if !(worst <= limit) {
+		b.Errorf("%+v off %d: off by %g of the sum of absolute values", o.p, o.off, worst)
+	}
+	n := map[BiasGrad]int{SumA: o.p.M, SumB: o.p.N}[o.p.BiasGrad]
+	for i, x := range b.get(o.at[3], len(o.bias))[:n] {
+		if e := math.Abs(float64(x)-o.wantSum[i]) / float64(o.p.K); !(e <= limit) {
+			b.Errorf("%+v: sum %d is %v, want %v", o.p, i, x, o.wantSum[i])
+			break
+		}
+	}
+	return got
+}
+
+func (b *bench) run(plan *Plan, o *operands) {
+	b.Helper()
+	must(b, plan.Run(o.at[0], o.at[1], o.at[2], o.at[3]))
+}
+
+// rowMajor and columnMajor are packed matrices of a batch.
+func rowMajor(rows, cols int) Matrix    { return Matrix{Row: cols, Col: 1, Batch: rows * cols} }
+func columnMajor(rows, cols int) Matrix { return Matrix{Row: 1, Col: rows, Batch: rows * cols} }
+
+// products are shapes with every layout.
+func products() []Product {
+	var all []Product
+	for _, s := range [][4]int{
+		{1, 1, 1, 1}, {1, 64, 512, 784}, {1, 64, 10, 512}, {1, 3, 5, 7}, {1, 1, 33, 17}, {1, 33, 1, 17}, {1, 17, 33, 1}, {1, 128, 128, 128},
+		{1, 257, 129, 65}, {1, 784, 512, 64}, {1, 32, 32, 20000}, {5, 8, 12, 16}, {3, 31, 7, 65}, {12, 64, 64, 32},
+	} {
+		batch, m, n, k := s[0], s[1], s[2], s[3]
+		for _, a := range []Matrix{rowMajor(m, k), columnMajor(m, k), {Row: k + 3, Col: 1, Batch: m * (k + 3)}} {
+			for _, b := range []Matrix{rowMajor(k, n), columnMajor(k, n)} {
+				p := Product{Batch: batch, M: m, N: n, K: k, A: a, B: b, C: rowMajor(m, n)}
+				all = append(all, p)
+				p.C = Matrix{Row: batch * (n + 1), Col: 1, Batch: n + 1} // the batch between the rows
+				p.Bias, p.Relu = true, true
+				all = append(all, p)
+			}
+		}
+		p := Product{Batch: batch, M: m, N: n, K: k, A: rowMajor(m, k), B: rowMajor(k, n), C: rowMajor(m, n), Bias: true}
+		p.B.Batch = 0
+		all = append(all, p)
+	}
+	return all
+}
+
+// TestProducts: every product is right with the first algorithm and with the fastest, for buffers of any alignment, and the same bits again.
+func TestProducts(t *testing.T) {
+	t.Setenv(choices.Variable, t.TempDir())
+	b := openCard(t)
+	store, err := choices.Open("cublaslt")
+	must(t, err)
+	b.handle.lib.remembers = store
+	for _, p := range products() {
+		for _, tf32 := range []bool{false, true} {
+			for _, off := range []int{0, 1} {
+				p.TF32 = tf32
+				t.Run(fmt.Sprintf("%dx%dx%dx%d", p.Batch, p.M, p.N, p.K), func(t *testing.T) {
+					b := &bench{TB: t, card: b.card, handle: b.handle}
+					o := b.fill(p, off)
+					plan, err := b.handle.Plan(p)
+					must(t, err)
+					defer func() { must(t, plan.Close()) }()
+					b.run(plan, o)
+					b.check(o)
+					must(t, plan.Tune(o.at[0], o.at[1], o.at[2], o.at[3]))
+					b.put(o.at[2], o.c)
+					b.run(plan, o)
+					first := b.check(o)
+					for range 3 {
+						b.run(plan, o)
+					}
+					for i, x := range b.get(o.at[2], len(o.c)) {
+						if math.Float32bits(x) != math.Float32bits(first[i]) && x == x {
+							t.Fatalf("%v: element %d is %v, then %v", plan, i, first[i], x)
+						}
+					}
+					again, err := b.handle.Plan(p)
+					must(t, err)
+					defer func() { must(t, again.Close()) }()
+					if got, want := *again.chosen(o.at[0], o.at[1], o.at[2], o.at[3]).algo, *plan.chosen(o.at[0], o.at[1], o.at[2], o.at[3]).algo; got != want {
+						t.Errorf("%v: algorithm %v is planned again, %v was chosen", plan, got, want)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestBiasGradients are of the library's epilogues, which it may not have for every type.
+func TestBiasGradients(t *testing.T) {
+	b := openCard(t)
+	for _, tf32 := range []bool{false, true} {
+		for _, sum := range []BiasGrad{SumA, SumB} {
+			for _, a := range []Matrix{rowMajor(48, 64), columnMajor(48, 64)} {
+				p := Product{M: 48, N: 80, K: 64, A: a, B: rowMajor(64, 80), C: rowMajor(48, 80), BiasGrad: sum, TF32: tf32}
+				t.Run(fmt.Sprintf("sums %d tf32 %t row stride %d", sum, tf32, a.Row), func(t *testing.T) {
+					plan, err := b.handle.Plan(p)
+					if Unsupported(err) {
+						t.Skipf("not in this library: %v", err)
+					}
+					must(t, err)
+					defer func() { must(t, plan.Close()) }()
+					b := &bench{TB: t, card: b.card, handle: b.handle}
+					o := b.fill(p, 0)
+					b.run(plan, o)
+					b.check(o)
+				})
+			}
+		}
+	}
+}
+
+// TestHalves: products of bf16 and f16 elements, which are made by cutting float32 ones that halves hold exactly.
+func TestHalves(t *testing.T) {
+	b := openCard(t)
+	const m, n, k = 64, 96, 128
+	for _, in := range []Type{BF16, F16} {
+		p := Product{M: m, N: n, K: k, A: rowMajor(m, k), B: rowMajor(k, n), C: rowMajor(m, n), In: in, Bias: true}
+		plan, err := b.handle.Plan(p)
+		must(t, err)
+		a, w, bias := small(m*k), small(k*n), random(n)
+		var at [4]cuda.Ptr
+		for i, x := range [][]float32{halves(in, a), halves(in, w), make([]float32, m*n), bias} {
+			at[i] = b.alloc(4 * len(x))
+			b.put(at[i], x)
+		}
+		must(t, plan.Run(at[0], at[1], at[2], at[3]))
+		got := b.get(at[2], m*n)
+		for i := range m {
+			for j := range n {
+				want := float64(bias[j])
+				for l := range k {
+					want += float64(a[i*k+l]) * float64(w[l*n+j])
+				}
+				if e := math.Abs(float64(got[i*n+j]) - want); !(e <= 1e-4) {
+					t.Fatalf("%s: element %d,%d is %v, want %v", in, i, j, got[i*n+j], want)
+				}
+			}
+		}
+		must(t, plan.Close())
+	}
+}
+
+// small are random eighths between -1 and 1.
+func small(n int) []float32 {
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = float32(rand.IntN(17)-8) / 8
+	}
+	return x
+}
+
+// halves packs what small made, two a word.
+func halves(t Type, x []float32) []float32 {
+	words := make([]float32, len(x)/2)
+	for i := range words {
+		words[i] = math.Float32frombits(half(t, x[2*i]) | half(t, x[2*i+1])<<16)
+	}
+	return words
+}
+
+// half is the bits of a number that the type holds exactly.
+func half(t Type, x float32) uint32 {
+	bits := math.Float32bits(x)
+	if t == BF16 || x == 0 {
+		return bits >> 16
+	}
+	return bits>>16&0x8000 | (bits>>23&0xff-112)<<10 | bits>>13&0x3ff
+}
+
+// TestCapture: a captured product runs again with what its operands hold then.
+func TestCapture(t *testing.T) {
+	b := openCard(t)
+	p := Product{M: 64, N: 512, K: 784, A: rowMajor(64, 784), B: columnMajor(784, 512), C: rowMajor(64, 512), Bias: true, Relu: true}
+	plan, err := b.handle.Plan(p)
+	must(t, err)
+	defer func() { must(t, plan.Close()) }()
+	s, err := b.card.StreamCreate()
+	must(t, err)
+	b.handle.SetStream(s)
+	first, second := b.fill(p, 0), b.fill(p, 0)
+	must(t, b.card.BeginCapture(s))
+	b.run(plan, first)
+	graph, err := b.card.EndCapture(s)
+	must(t, err)
+	exec, err := b.card.GraphInstantiate(graph)
+	must(t, err)
+	if got := b.get(first.at[2], 1); got[0] == got[0] {
+		t.Errorf("the product was made while it was captured: %v", got)
+	}
+	must(t, b.card.GraphLaunch(exec, b.card.Stream))
+	b.check(first)
+	second.at = first.at
+	for i, x := range [][]float32{second.a, second.b, second.c, second.bias} {
+		b.put(second.at[i], x)
+	}
+	must(t, b.card.GraphLaunch(exec, b.card.Stream))
+	b.check(second)
+	must(t, errors.Join(b.card.GraphExecDestroy(exec), b.card.GraphDestroy(graph), b.card.StreamDestroy(s)))
+}
+
+func BenchmarkProduct(bm *testing.B) {
+	for _, s := range [][3]int{{8192, 8192, 8192}, {2048, 2048, 2048}, {64, 512, 784}} {
+		for _, tf32 := range []bool{false, true} {
+			m, n, k := s[0], s[1], s[2]
+			bm.Run(fmt.Sprintf("%dx%dx%d/tf32=%t", m, k, n, tf32), func(bm *testing.B) {
+				b := openCard(bm)
+				plan, err := b.handle.Plan(Product{M: m, N: n, K: k, A: rowMajor(m, k), B: rowMajor(k, n), C: rowMajor(m, n), TF32: tf32})
+				must(bm, err)
+				defer func() { must(bm, plan.Close()) }()
+				a, w, c := b.alloc(4*m*k), b.alloc(4*k*n), b.alloc(4*m*n)
+				b.put(a, random(m*k))
+				b.put(w, random(k*n))
+				run := func() error { return plan.Run(a, w, c, 0) }
+				for _, tuned := range []bool{false, true} {
+					if tuned {
+						must(bm, plan.Tune(a, w, c, 0))
+					}
+					ms, err := choices.Measure(b.card.API, b.card.Stream, run)
+					must(bm, err)
+					unit := map[bool]string{false: "TFLOP/s", true: "TFLOP/s-tuned"}[tuned]
+					bm.ReportMetric(2*float64(m)*float64(n)*float64(k)/ms/1e9, unit)
+				}
+				for bm.Loop() {
+					must(bm, run())
+				}
+				must(bm, b.card.StreamSynchronize(b.card.Stream))
+			})
+		}
+	}
+}
