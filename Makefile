@@ -36,7 +36,7 @@ endef
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' Makefile
 
-test: export FUZZ = cudaops dp internal
+test: export FUZZ = cudaops dp internal launcher
 test: ## run every check that CI runs: all targets from build to race below
 	@failed=; table=; begin=$$SECONDS; \
 	for stage in $(STAGES); do \

@@ -191,9 +191,8 @@ func freePort(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer l.Close()
 	_, port, err := stdnet.SplitHostPort(l.Addr().String())
-	if err != nil {
+	if err = errors.Join(err, l.Close()); err != nil {
 		return 0, err
 	}
 	return strconv.Atoi(port)

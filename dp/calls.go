@@ -32,9 +32,6 @@ func (k kind) String() string {
 	return fmt.Sprintf("call %d", int32(k))
 }
 
-// steps reports whether the call trains. A rank that has come to another one can take part in training all the same.
-func (k kind) steps() bool { return k == stepCall || k == shardCall }
-
 // maxDims is the most dimensions that a tensor may have in a job of several processes.
 const maxDims = 8
 

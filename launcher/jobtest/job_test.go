@@ -50,14 +50,13 @@ const limit = 2 * time.Minute
 
 // job is a running tandem run.
 type job struct {
-	t       *testing.T
-	id      string
-	cmd     *exec.Cmd
-	stdout  *output
-	stderr  *output
-	arrived func(line string) // called with every line of stdout
-	kill    *time.Timer
-	hung    bool
+	t      *testing.T
+	id     string
+	cmd    *exec.Cmd
+	stdout *output
+	stderr *output
+	kill   *time.Timer
+	hung   bool
 }
 
 // output keeps what a process has printed.

@@ -9,21 +9,30 @@ package cuda
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"unsafe"
 
 	"github.com/tandem-train/tandem/cudaops/internal/dl"
 )
 
-// Handles of the driver.
 type (
-	Device    int32
-	Context   uintptr
-	Stream    uintptr
-	Event     uintptr
-	Module    uintptr
-	Function  uintptr
-	Graph     uintptr
+	// Device is a card, as the driver numbers it.
+	Device int32
+	// Context is a process's state on a card.
+	Context uintptr
+	// Stream is work that a card does in order.
+	Stream uintptr
+	// Event is a place in a stream.
+	Event uintptr
+	// Module is kernels that are loaded on a card.
+	Module uintptr
+	// Function is a kernel.
+	Function uintptr
+	// Graph is work that was captured.
+	Graph uintptr
+	// GraphExec is a graph that can be launched.
 	GraphExec uintptr
 	// Ptr is an address in a card's memory.
 	Ptr uint64
@@ -149,6 +158,9 @@ func (a *API) functions() map[string]any {
 		"cuGraphInstantiateWithFlags": &a.graphInstantiate, "cuGraphLaunch": &a.graphLaunch, "cuGraphDestroy": &a.graphDestroy, "cuGraphExecDestroy": &a.graphExecDestroy,
 	}
 }
+
+// Symbols are the names of all functions of the driver that this package uses.
+func Symbols() []string { return slices.Sorted(maps.Keys(new(API).functions())) }
 
 // Load opens the driver and initialises it, the first time. Without a driver the error is a [*dl.MissingError]; a driver that sees no
 // card gives an [*Error] with NoDevice, or InvalidDevice for a CUDA_VISIBLE_DEVICES that names one twice.
