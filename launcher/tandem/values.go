@@ -201,18 +201,34 @@ func (v *hostPort) String() string {
 }
 
 func (v *hostPort) Set(s string) error {
-	host, port := s, "0"
-	if i := strings.LastIndexByte(s, ':'); i >= 0 && !strings.HasSuffix(s, "]") && (strings.Count(s, ":") == 1 || s[i-1] == ']') {
-		host, port = s[:i], s[i+1:]
+	host, port := s, ""
+	address := false // whether the host must be an IPv6 address
+	if rest, ok := strings.CutPrefix(s, "["); ok {
+		address = true
+		host, rest, ok = strings.Cut(rest, "]")
+		if port = strings.TrimPrefix(rest, ":"); !ok || rest != "" && port == "" || rest != "" && port == rest {
+			return errHostPort
+		}
+	} else if before, after, ok := strings.Cut(s, ":"); ok {
+		if address = strings.Contains(after, ":"); !address {
+			if host, port = before, after; port == "" {
+				return errHostPort
+			}
+		}
 	}
-	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
-	n, err := strconv.ParseUint(port, 10, 16)
-	if err != nil || host == "" || strings.ContainsAny(host, "[]/ ") {
-		return errors.New("want HOST or HOST:PORT, such as node0:29500")
+	n := uint64(0)
+	var err error
+	if port != "" {
+		n, err = strconv.ParseUint(port, 10, 16)
 	}
-	*v = hostPort{host, int(n)}
+	if err != nil || host == "" || strings.ContainsAny(host, "[]/ ") || address && net.ParseIP(host) == nil {
+		return errHostPort
+	}
+	v.host, v.port = host, int(n)
 	return nil
 }
+
+var errHostPort = errors.New("want HOST or HOST:PORT, such as node0:29500")
 
 // streams is the value of --redirects and --tee.
 type streams launcher.StreamsByRank
