@@ -1,0 +1,237 @@
+package cudnn
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tandem-train/tandem/cudaops/internal/cublas/choices"
+	"github.com/tandem-train/tandem/cudaops/internal/cuda"
+)
+
+// fake is a library that writes down how it is called; see testdata/fake.c.
+type fake struct {
+	*Library
+	log    func() string
+	live   func() uint64
+	refuse func(on int32)
+}
+
+func openFake(t *testing.T) *fake {
+	t.Helper()
+	gcc, err := exec.LookPath("gcc")
+	if err != nil {
+		t.Skip("no gcc to compile the fake library with")
+	}
+	t.Setenv(choices.Variable, t.TempDir())
+	path := filepath.Join(t.TempDir(), "libfake.so")
+	if out, err := exec.Command(gcc, "-shared", "-fPIC", "-Wall", "-Werror", "-o", path, "testdata/fake.c").CombinedOutput(); err != nil {
+		t.Fatalf("gcc: %v\n%s", err, out)
+	}
+	f := &fake{}
+	if f.Library, err = open(path); err != nil {
+		t.Fatal(err)
+	}
+	for name, fn := range map[string]any{"fakeLog": &f.log, "fakeLive": &f.live, "fakeRefuse": &f.refuse} {
+		if err := f.lib.Bind(fn, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return f
+}
+
+func (f *fake) handle(t *testing.T) *Handle {
+	t.Helper()
+	h, err := f.on(&cuda.Card{Stream: 0x77}, "a card")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// TestArguments: what reaches the library for a convolution with bias and ReLU, in groups.
+func TestArguments(t *testing.T) {
+	f := openFake(t)
+	if v := f.Version(); v != 91501 {
+		t.Errorf("version %d", v)
+	}
+	h := f.handle(t)
+	c := small(Forward)
+	c.Bias, c.Relu, c.TF32 = true, true, true
+	p, err := h.Conv(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := p.Workspace(); n != 1000 {
+		t.Errorf("workspace of %d bytes", n)
+	}
+	run := func() {
+		t.Helper()
+		if err := p.Run(0x1000, 0x2000, 0x3000, 0x4000, 0x5000); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run()
+	f.refuse(1)
+	run()
+	want := `stream 0x77
+tensor 0x120 format 0 type 0 2 4 9 11
+tensor 0x130 format 0 type 0 2 6 5 9
+tensor 0x140 format 0 type 0 1 6 1 1
+filter 0x150 format 0 type 0 6 2 3 5
+convolution 0x160 padding 1 3 stride 2 1 dilation 1 2 mode 1 type 0
+groups 2
+activation 1 nan 1 0
+math 1
+Forward offers for 0x120 0x150 0x160 0x130, 16 at most
+math 1
+math 1
+math 1
+math 1
+fused 1 0x120:0x1000 0x150:0x2000 0x160 algo 1 workspace 0x5000 (1000) 0 z 0x130:0x3000 bias 0x140:0x4000 0x130:0x3000
+Forward 1 0x120:0x1000 0x150:0x2000 0x160 algo 1 workspace 0x5000 (1000) 0 0x130:0x3000
+add 1 0x140:0x4000 1 0x130:0x3000
+activate 1 0x130:0x3000 0 0x130:0x3000
+`
+	if diff := cmp.Diff(want, f.log()); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+	if err := errors.Join(p.Close(), p.Close(), h.Close()); err != nil {
+		t.Error(err)
+	}
+	if n := f.live(); n != 0 {
+		t.Errorf("%d objects of the library are left", n)
+	}
+}
+
+func TestGradients(t *testing.T) {
+	f := openFake(t)
+	h := f.handle(t)
+	for kind, want := range map[Kind]string{
+		GradX: "BackwardData 1 W:0x2000 Y:0x3000 C algo 1 workspace 0x5000 (1000) 0 X:0x1000",
+		GradW: "BackwardFilter 1 X:0x1000 Y:0x3000 C algo 1 workspace 0x5000 (1000) 0 W:0x2000",
+	} {
+		p, err := h.Conv(small(kind))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if log := f.log(); strings.Count(log, "math 3\n") != strings.Count(log, "math ") {
+			t.Errorf("%s: exact float32 is not all that is asked for:\n%s", kind, log)
+		}
+		if err := p.Run(0x1000, 0x2000, 0x3000, 0, 0x5000); err != nil {
+			t.Fatal(err)
+		}
+		name := func(d uintptr) string { return fmt.Sprintf("%#x", d) }
+		got := strings.NewReplacer(name(p.x), "X", name(p.w), "W", name(p.y), "Y", name(p.window), "C").Replace(strings.TrimSpace(f.log()))
+		if got != want {
+			t.Errorf("%s:\n%s, want\n%s", kind, got, want)
+		}
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestNothingWithinLimits(t *testing.T) {
+	f := openFake(t)
+	h := f.handle(t)
+	h.MaxWorkspace = -1
+	_, err := h.Conv(small(GradW))
+	if !Unsupported(err) {
+		t.Errorf("%v", err)
+	}
+	if want := "CUDNN_STATUS_NOT_SUPPORTED (3000): nothing deterministic with at most -1 bytes"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %q in it", err, want)
+	}
+	if n := f.live(); n != 1 {
+		t.Errorf("%d objects of the library are left beside the handle", n-1)
+	}
+}
+
+// tune plans a convolution with bias, and tunes it with a workspace; times are what its offers will take.
+func tune(t *testing.T, h *Handle, bytes int64, times ...float64) *Plan {
+	t.Helper()
+	h.measure = func(run func() error) (float64, error) {
+		if len(times) == 0 {
+			t.Fatal("measured too often")
+		}
+		ms := times[0]
+		times = times[1:]
+		return ms, run()
+	}
+	c := small(Forward)
+	c.Bias = true
+	p, err := h.Conv(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Tune(0x1000, 0x2000, 0x3000, 0x4000, 0x5000, bytes); err != nil {
+		t.Fatal(err)
+	}
+	if len(times) != 0 {
+		t.Errorf("%d were not measured", len(times))
+	}
+	return p
+}
+
+func TestTune(t *testing.T) {
+	f := openFake(t)
+	h := f.handle(t)
+	// Offers are algorithm 1 fused, 1 alone, and 0, which needs no workspace.
+	p := tune(t, h, 1000, 3, 2, 1)
+	if want := (offer{algo: 0, math: mathFMA}); p.by != want || p.Workspace() != 0 || p.TuneWorkspace() != 0 {
+		t.Errorf("%+v is chosen, workspace %d", p.by, p.Workspace())
+	}
+	if again := tune(t, h, 1000); again.by != p.by {
+		t.Errorf("%+v is remembered", again.by)
+	}
+	other := *h
+	other.name = "another card"
+	if p := tune(t, &other, 1000, 3, 1, 2); p.by != (offer{algo: 1, math: mathFMA, bytes: 1000}) {
+		t.Errorf("%+v is chosen on another card", p.by)
+	}
+	third := *h
+	third.name = "a third card"
+	if p := tune(t, &third, 999, 1); p.by.algo != 0 {
+		t.Errorf("%+v is chosen with little workspace", p.by)
+	}
+	fourth := *h
+	fourth.name = "a fourth card"
+	f.refuse(1)
+	if p := tune(t, &fourth, 1000, 1, 2, 3); p.by.fused || p.by.algo != 1 {
+		t.Errorf("%+v is chosen where none is fused", p.by)
+	}
+}
+
+func TestTuneOff(t *testing.T) {
+	f := openFake(t)
+	f.remembers = nil
+	p := tune(t, f.handle(t), 1000)
+	if want := (offer{algo: 1, math: mathFMA, fused: true, bytes: 1000}); p.by != want || p.TuneWorkspace() != 1000 {
+		t.Errorf("%+v is chosen", p.by)
+	}
+}
+
+func TestRememberedNonsense(t *testing.T) {
+	f := openFake(t)
+	h := f.handle(t)
+	c := small(Forward)
+	c.Bias = true
+	p, err := h.Conv(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kept := range [][]byte{(offer{algo: 6, math: mathFMA}).encode(), {}, []byte("nonsense")} {
+		if _, err := f.remembers.Put(p.key(), kept, func([]byte) bool { return false }); err != nil {
+			t.Fatal(err)
+		}
+		if got := tune(t, h, 1000, 3, 2, 1); got.by.algo != 0 {
+			t.Errorf("%v was remembered, %+v is chosen", kept, got.by)
+		}
+	}
+}
