@@ -189,10 +189,16 @@ func (a *allocator) newSegment(size int64) (*block, error) {
 }
 
 // headroom is how many bytes more the caps allow this process to hold. It is
-// negative when a cap was set below what is held.
+// negative when a cap was set below what is held. Without a cap the card itself
+// says when it is full, and nobody asks what else the process holds, which takes
+// longer than the segment itself.
 func (a *allocator) headroom() (int64, error) {
+	limit := a.caps.limit(a.total)
+	if limit.Source == LimitByCard {
+		return maxSize, nil
+	}
 	overhead, err := a.drv.overhead(a.card)
-	return a.caps.limit(a.total).Bytes - a.stats.All.ReservedBytes.Current - overhead, err
+	return limit.Bytes - a.stats.All.ReservedBytes.Current - overhead, err
 }
 
 func (a *allocator) addSegment(r region, bytes int64, p pool) *block {

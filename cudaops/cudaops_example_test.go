@@ -14,12 +14,12 @@ func simulate(cards, visible, limit string) (restore func()) {
 	os.Setenv("TANDEM_SIM_CARDS", cards)
 	os.Setenv("CUDA_VISIBLE_DEVICES", visible)
 	os.Setenv("CUDA_DEVICE_LIMIT", limit)
-	testhook.Reset()
+	testhook.Reset(false)
 	return func() {
 		for _, name := range []string{"TANDEM_SIM_CARDS", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_LIMIT"} {
 			os.Unsetenv(name)
 		}
-		testhook.Reset()
+		testhook.Reset(false)
 	}
 }
 

@@ -14,10 +14,14 @@ func String(device int) string {
 	return fmt.Sprintf("cuda:%d", device)
 }
 
+// UnknownPhysical is the physical number of a card where it is not known: of a
+// part of a card (MIG), and where CUDA_VISIBLE_DEVICES is set and NVML is missing.
+const UnknownPhysical = -1
+
 // Device is a visible card.
 type Device struct {
 	Logical  int    // number in this process, from 0
-	Physical int    // number in the machine
+	Physical int    // number in the machine, as nvidia-smi counts
 	Primary  bool   // whether it is the process's primary card, logical 0
 	Name     string // such as NVIDIA H200
 	UUID     string // GPU-... or MIG-...: the card's identity, whatever its number

@@ -20,10 +20,23 @@
 // own to keep it in: SetDevice in one goroutine changes [CurrentDevice] for all.
 // Only [ManualSeed] uses it; everything else names its card.
 //
+// # Real cards
+//
+// CUDA's driver (libcuda.so.1) is loaded when the first call wants to know of
+// cards; nothing of CUDA is needed to build. The driver reads CUDA_VISIBLE_DEVICES
+// and decides what it shows. A machine without a driver has no cards, which is no
+// error; a driver that does not work is one, of [AvailableDevices]. Physical
+// numbers and other processes are NVML's to tell (libnvidia-ml.so.1, which comes
+// with the driver).
+//
+// A card gets a context, which takes some of its memory and of the process's
+// time, when it is first used: by [Alloc], [Open] or [MemGetInfo]. Cards that a
+// process does not use stay free of it.
+//
 // # Simulated cards
 //
 // TANDEM_SIM_CARDS makes cards whose memory is the host's and which obey
-// everything else: numbering, caps, out of memory.
+// everything else: numbering, caps, out of memory. They take the place of real ones.
 //
 //	TANDEM_SIM_CARDS=4             four cards of 16 GiB
 //	TANDEM_SIM_CARDS=4x2GiB        four cards of 2 GiB
@@ -33,8 +46,9 @@
 // Their memory costs the host nothing until it is written to. Their UUIDs are
 // made up and always the same; their capability is 0.0; and each has one
 // multiprocessor, for they all share the host's cores and none is faster.
-// Without the variable there are no cards: [DeviceCount] is 0, [IsAvailable]
-// is false, [AvailableDevices] is empty and the rest gives a [*NoDeviceError].
+// Without the variable and without real cards there are none: [DeviceCount] is 0,
+// [IsAvailable] is false, [AvailableDevices] is empty and the rest gives a
+// [*NoDeviceError].
 //
 // # Memory
 //
@@ -60,7 +74,8 @@
 //
 // The smallest of them holds; [MemoryLimit] says how much it is and where it
 // comes from. A cap counts what the allocator has reserved and what else the
-// process holds on the card (its context and libraries). Lowering a cap frees
+// process holds on the card (its context and libraries), as NVML sees it; where
+// there is no NVML, only what the allocator has reserved. Lowering a cap frees
 // nothing that is in use. Sizes are a decimal number and a unit: B, KiB, MiB, GiB
 // (powers of 1024), KB, MB, GB (powers of 1000), in capitals or small letters.
 //

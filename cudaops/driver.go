@@ -55,6 +55,6 @@ var errCardFull = errors.New("the card has not enough free memory")
 
 // cardInfo is a card as its driver describes it.
 type cardInfo struct {
-	physical int // number among all cards of the machine
+	physical int // number among all cards of the machine, or UnknownPhysical
 	props    Properties
 }

@@ -19,7 +19,11 @@ func (e *NoDeviceError) Error() string {
 	if n := e.Visibility.Physical; n > 0 {
 		return fmt.Sprintf("cudaops: no visible card: the machine has %d, and %s; unset CUDA_VISIBLE_DEVICES or list card numbers, each once (%s)", n, e.Visibility, cardRange(n))
 	}
-	return "cudaops: no card: set TANDEM_SIM_CARDS (4 or 4x2GiB, for instance) to simulate some"
+	const simulate = "set TANDEM_SIM_CARDS (4 or 4x2GiB, for instance) to simulate some"
+	if e.Visibility.Set {
+		return fmt.Sprintf("cudaops: no card, with CUDA_VISIBLE_DEVICES=%q: %s", e.Visibility.Value, simulate)
+	}
+	return "cudaops: no card: " + simulate
 }
 
 // InvalidDeviceError is the error of naming a card that is not visible.
@@ -33,6 +37,9 @@ func (e *InvalidDeviceError) Error() string {
 	mapping := make([]string, len(e.Visible))
 	for i, d := range e.Visible {
 		mapping[i] = fmt.Sprintf("%s = physical card %d", String(d.Logical), d.Physical)
+		if d.Physical == UnknownPhysical {
+			mapping[i] = String(d.Logical) + " = " + d.UUID
+		}
 		if d.Primary {
 			mapping[i] += ", primary"
 		}
@@ -41,7 +48,7 @@ func (e *InvalidDeviceError) Error() string {
 	if n := len(e.Visible); n > 1 {
 		works = fmt.Sprintf("use 0 to %d", n-1)
 	}
-	physical := func(d Device) bool { return d.Physical == e.ID }
+	physical := func(d Device) bool { return d.Physical == e.ID && e.ID >= 0 }
 	if i := slices.IndexFunc(e.Visible, physical); i >= 0 {
 		works = fmt.Sprintf("%s, logical numbers; physical card %d is %d here", works, e.ID, i)
 	} else if slices.Contains(e.hidden(), e.ID) {

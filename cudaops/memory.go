@@ -3,6 +3,8 @@ package cudaops
 import (
 	"fmt"
 	"sync"
+
+	"github.com/tandem-train/tandem/cudaops/internal/cuda"
 )
 
 // Memory is a piece of a card's memory. Make one with [Alloc], give it back with
@@ -63,7 +65,8 @@ func (m *Memory) Host() []byte {
 	return host[m.block.off:end:end]
 }
 
-// Write copies src to the bytes from off on.
+// Write copies src to the bytes from off on. On a real card it returns when src
+// may change; what was given to the card later finds the bytes there.
 func (m *Memory) Write(off int64, src []byte) error {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -76,7 +79,8 @@ func (m *Memory) Write(off int64, src []byte) error {
 	return nil
 }
 
-// Read copies the bytes from off on to dst and fills it.
+// Read copies the bytes from off on to dst and fills it. On a real card it waits
+// for the work that was given to it before.
 func (m *Memory) Read(off int64, dst []byte) error {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -97,6 +101,19 @@ func (m *Memory) check(what string, off int64, n int) error {
 		return fmt.Errorf("cudaops: %s on %s: %d bytes at offset %d are outside memory of %d bytes", what, String(m.device), n, off, m.len)
 	}
 	return nil
+}
+
+// address is where the memory is on a real card, 0 if it has no bytes.
+func (m *Memory) address() (cuda.Ptr, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.freed {
+		return 0, ErrFreed
+	}
+	if m.block == nil {
+		return 0, nil
+	}
+	return m.block.address()
 }
 
 // Free gives the memory back to the card's allocator, which keeps it for later

@@ -80,13 +80,14 @@ type card struct {
 var process struct {
 	sync.Mutex
 	*system
+	hideReal bool // tests want no cards but simulated ones
 }
 
 func init() {
-	testhook.Reset = func() {
+	testhook.Reset = func(hideReal bool) {
 		process.Lock()
 		defer process.Unlock()
-		process.system = nil
+		process.system, process.hideReal = nil, hideReal
 	}
 }
 
@@ -97,7 +98,7 @@ func use() (*system, error) {
 	process.Lock()
 	defer process.Unlock()
 	if process.system == nil {
-		s, err := open(env)
+		s, err := open(env, process.hideReal)
 		if err != nil {
 			return nil, err
 		}
@@ -127,16 +128,27 @@ func lookup(device int) (*card, error) {
 	return s.card(device)
 }
 
-// open makes the cards of an environment.
-func open(env environment) (*system, error) {
-	if !env.sim.set || env.sim.value == "" {
+// open makes the cards of an environment: simulated ones where it asks for them,
+// else those of CUDA's driver, if there is one.
+func open(env environment, hideReal bool) (*system, error) {
+	if env.sim.set && env.sim.value != "" {
+		drv, visible, err := newSimDriver(env.sim.value, env.visible)
+		if err != nil {
+			return nil, err
+		}
+		return newSystem(env, drv, visible)
+	}
+	if hideReal {
 		return newSystem(env, nil, ResolveVisible(nil, env.visible.value, env.visible.set))
 	}
-	drv, visible, err := newSimDriver(env.sim.value, env.visible)
+	found, err := realCards()
 	if err != nil {
 		return nil, err
 	}
-	return newSystem(env, drv, visible)
+	if found.driver == nil {
+		return newSystem(env, nil, found.visible) // not a nil *realDriver in the interface
+	}
+	return newSystem(env, found.driver, found.visible)
 }
 
 // newSystem puts seeds, allocators and caps on the cards of a driver, which is

@@ -18,8 +18,9 @@ var variables = []string{"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_LIMIT", "TANDEM_SI
 
 // Setup makes the simulated cards of a TANDEM_SIM_CARDS value, such as 4x2GiB,
 // and shows those of a CUDA_VISIBLE_DEVICES value. An empty argument leaves its
-// variable unset: no cards, or all of them. When the test ends, all is as it was
-// before, and cards are made anew by whoever asks next.
+// variable unset: no cards, or all of them. Real cards that the machine may have
+// are hidden. When the test ends, all is as it was before, and cards are made anew
+// by whoever asks next.
 //
 // Memory that is still allocated then stays usable, and is the host's until the
 // process ends.
@@ -39,7 +40,7 @@ func Setup(t testing.TB, simCards, visible string) {
 // reads. Those not in env are unset.
 func SetupEnv(t testing.TB, env map[string]string) {
 	t.Helper()
-	t.Cleanup(testhook.Reset) // runs after t.Setenv has put the variables back
+	t.Cleanup(func() { testhook.Reset(false) }) // runs after t.Setenv has put the variables back
 	for _, name := range variables {
 		value, set := env[name]
 		t.Setenv(name, value)
@@ -50,5 +51,5 @@ func SetupEnv(t testing.TB, env map[string]string) {
 			t.Fatalf("cudaopstest: unset %s: %v", name, err)
 		}
 	}
-	testhook.Reset()
+	testhook.Reset(true)
 }

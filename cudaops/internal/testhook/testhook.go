@@ -2,5 +2,6 @@
 package testhook
 
 // Reset makes cudaops forget its cards, so that the next call reads the
-// environment again. Package cudaops sets it.
-var Reset func()
+// environment again; hideReal is whether it shall see simulated cards only.
+// Package cudaops sets it.
+var Reset func(hideReal bool)
