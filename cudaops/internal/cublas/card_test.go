@@ -1,97 +1,44 @@
 package cublas
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"runtime"
 	"testing"
-	"unsafe"
 
+	"github.com/tandem-train/tandem/cudaops/internal/cublas/cardtest"
 	"github.com/tandem-train/tandem/cudaops/internal/cublas/choices"
 	"github.com/tandem-train/tandem/cudaops/internal/cuda"
 )
 
 const workspaceBytes = 32 << 20
 
-// bench is a card with the library on it. What it gives out it takes back at the end of the test.
+// bench is a card with the library on it.
 type bench struct {
-	testing.TB
-	card   *cuda.Card
+	*cardtest.Bench
 	handle *Handle
 }
 
-// openCard locks the goroutine to its thread, for the card's context.
 func openCard(t testing.TB) *bench {
 	t.Helper()
-	api, err := cuda.Load()
-	if err != nil {
-		t.Skipf("no card: %v", err)
-	}
+	b := &bench{Bench: cardtest.Open(t)}
 	lib, err := Open()
 	if err != nil {
 		t.Skipf("no cuBLASLt: %v", err)
 	}
-	runtime.LockOSThread()
-	t.Cleanup(runtime.UnlockOSThread)
-	card, err := api.OpenCard(0)
-	must(t, err)
-	t.Cleanup(func() { must(t, card.Close()) })
-	must(t, card.CtxSetCurrent(card.Ctx))
-	b := &bench{TB: t, card: card}
-	b.handle, err = lib.Handle(card, b.alloc(workspaceBytes), workspaceBytes)
+	b.handle, err = lib.Handle(b.Card, b.Alloc(workspaceBytes), workspaceBytes)
 	must(t, err)
 	t.Cleanup(func() { must(t, b.handle.Close()) })
 	return b
 }
 
-func must(t testing.TB, err error) {
+// sub is the bench for a subtest.
+func (b *bench) sub(t testing.TB) *bench {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	return &bench{Bench: b.For(t), handle: b.handle}
 }
 
-func (b *bench) alloc(bytes int) cuda.Ptr {
-	b.Helper()
-	p, err := b.card.MemAlloc(int64(bytes))
-	must(b, err)
-	b.Cleanup(func() { must(b, b.card.MemFree(p)) })
-	return p
-}
-
-// copies puts numbers at p, or gets n of them from there.
-func (b *bench) put(p cuda.Ptr, x []float32) {
-	b.Helper()
-	h, err := b.card.MemHostAlloc(4 * len(x))
-	must(b, err)
-	copy(floats(h), x)
-	must(b, errors.Join(b.card.MemcpyHtoD(p, h, 0, 4*len(x), b.card.Stream), b.card.StreamSynchronize(b.card.Stream), b.card.MemFreeHost(h)))
-}
-
-func (b *bench) get(p cuda.Ptr, n int) []float32 {
-	b.Helper()
-	h, err := b.card.MemHostAlloc(4 * n)
-	must(b, err)
-	must(b, errors.Join(b.card.MemcpyDtoH(h, 0, p, 4*n, b.card.Stream), b.card.StreamSynchronize(b.card.Stream)))
-	x := append([]float32(nil), floats(h)...)
-	must(b, b.card.MemFreeHost(h))
-	return x
-}
-
-func floats(h cuda.Pinned) []float32 {
-	raw := h.Bytes()
-	return unsafe.Slice((*float32)(unsafe.Pointer(&raw[0])), len(raw)/4)
-}
-
-func random(n int) []float32 {
-	x := make([]float32, n)
-	for i := range x {
-		x[i] = rand.Float32()*2 - 1
-	}
-	return x
-}
+var must, random = cardtest.Must, cardtest.Random
 
 // extent is how many elements a matrix spans.
 func extent(m Matrix, batch, rows, cols int) int {
@@ -112,19 +59,12 @@ type operands struct {
 func (b *bench) fill(p Product, off int) *operands {
 	b.Helper()
 	n := max(p.Batch, 1)
-	o := &operands{p: p, off: off, a: random(extent(p.A, n, p.M, p.K)), b: random(extent(p.B, n, p.K, p.N)), c: make([]float32, extent(p.C, n, p.M, p.N)), bias: random(max(p.M, p.N))}
-	for i := range o.c {
-		o.c[i] = float32(math.NaN())
-	}
+	o := &operands{p: p, off: off, a: random(extent(p.A, n, p.M, p.K)), b: random(extent(p.B, n, p.K, p.N)), c: cardtest.Poison(extent(p.C, n, p.M, p.N)), bias: random(max(p.M, p.N))}
 	if p.BiasGrad != NoBiasGrad {
-		clear(o.bias)
-		for i := range o.bias {
-			o.bias[i] = float32(math.NaN())
-		}
+		o.bias = cardtest.Poison(len(o.bias))
 	}
 	for i, x := range [][]float32{o.a, o.b, o.c, o.bias} {
-		o.at[i] = b.alloc(4*(len(x)+off)) + cuda.Ptr(4*off)
-		b.put(o.at[i], x)
+		o.at[i] = b.New(x, off)
 	}
 	o.wantC, o.scaleC = make([]float64, len(o.c)), make([]float64, len(o.c))
 	o.wantSum = make([]float64, len(o.bias))
@@ -171,11 +111,11 @@ func (b *bench) check(o *operands) []float32 {
 	if o.p.TF32 {
 		limit = 1e-3
 	}
-	got := b.get(o.at[2], len(o.c))
+	got := b.Get(o.at[2], len(o.c))
 	worst := 0.0
 	for i, x := range got {
 		if o.scaleC[i] == 0 {
-			if x == x {
+			if !math.IsNaN(float64(x)) {
 				b.Fatalf("element %d, which is not of the result, was written: %v", i, x)
 			}
 			continue
@@ -188,7 +128,7 @@ func (b *bench) check(o *operands) []float32 {
 		b.Errorf("%+v off %d: off by %g of the sum of absolute values", o.p, o.off, worst)
 	}
 	n := map[BiasGrad]int{SumA: o.p.M, SumB: o.p.N}[o.p.BiasGrad]
-	for i, x := range b.get(o.at[3], len(o.bias))[:n] {
+	for i, x := range b.Get(o.at[3], len(o.bias))[:n] {
 		if e := math.Abs(float64(x)-o.wantSum[i]) / float64(o.p.K); !(e <= limit) {
 			b.Errorf("%+v: sum %d is %v, want %v", o.p, i, x, o.wantSum[i])
 			break
@@ -242,7 +182,7 @@ func TestProducts(t *testing.T) {
 			for _, off := range []int{0, 1} {
 				p.TF32 = tf32
 				t.Run(fmt.Sprintf("%dx%dx%dx%d", p.Batch, p.M, p.N, p.K), func(t *testing.T) {
-					b := &bench{TB: t, card: b.card, handle: b.handle}
+					b := b.sub(t)
 					o := b.fill(p, off)
 					plan, err := b.handle.Plan(p)
 					must(t, err)
@@ -250,17 +190,13 @@ func TestProducts(t *testing.T) {
 					b.run(plan, o)
 					b.check(o)
 					must(t, plan.Tune(o.at[0], o.at[1], o.at[2], o.at[3]))
-					b.put(o.at[2], o.c)
+					b.Put(o.at[2], o.c)
 					b.run(plan, o)
 					first := b.check(o)
 					for range 3 {
 						b.run(plan, o)
 					}
-					for i, x := range b.get(o.at[2], len(o.c)) {
-						if math.Float32bits(x) != math.Float32bits(first[i]) && x == x {
-							t.Fatalf("%v: element %d is %v, then %v", plan, i, first[i], x)
-						}
-					}
+					b.Same(plan, o.at[2], first)
 					again, err := b.handle.Plan(p)
 					must(t, err)
 					defer func() { must(t, again.Close()) }()
@@ -287,7 +223,7 @@ func TestBiasGradients(t *testing.T) {
 					}
 					must(t, err)
 					defer func() { must(t, plan.Close()) }()
-					b := &bench{TB: t, card: b.card, handle: b.handle}
+					b := b.sub(t)
 					o := b.fill(p, 0)
 					b.run(plan, o)
 					b.check(o)
@@ -308,11 +244,11 @@ func TestHalves(t *testing.T) {
 		a, w, bias := small(m*k), small(k*n), random(n)
 		var at [4]cuda.Ptr
 		for i, x := range [][]float32{halves(in, a), halves(in, w), make([]float32, m*n), bias} {
-			at[i] = b.alloc(4 * len(x))
-			b.put(at[i], x)
+			at[i] = b.Alloc(4 * len(x))
+			b.Put(at[i], x)
 		}
 		must(t, plan.Run(at[0], at[1], at[2], at[3]))
-		got := b.get(at[2], m*n)
+		got := b.Get(at[2], m*n)
 		for i := range m {
 			for j := range n {
 				want := float64(bias[j])
@@ -362,28 +298,22 @@ func TestCapture(t *testing.T) {
 	plan, err := b.handle.Plan(p)
 	must(t, err)
 	defer func() { must(t, plan.Close()) }()
-	s, err := b.card.StreamCreate()
-	must(t, err)
-	b.handle.SetStream(s)
 	first, second := b.fill(p, 0), b.fill(p, 0)
-	must(t, b.card.BeginCapture(s))
-	b.run(plan, first)
-	graph, err := b.card.EndCapture(s)
-	must(t, err)
-	exec, err := b.card.GraphInstantiate(graph)
-	must(t, err)
-	if got := b.get(first.at[2], 1); got[0] == got[0] {
+	launch := b.Capture(func(s cuda.Stream) {
+		b.handle.SetStream(s)
+		b.run(plan, first)
+	})
+	if got := b.Get(first.at[2], 1)[0]; !math.IsNaN(float64(got)) {
 		t.Errorf("the product was made while it was captured: %v", got)
 	}
-	must(t, b.card.GraphLaunch(exec, b.card.Stream))
+	launch()
 	b.check(first)
 	second.at = first.at
 	for i, x := range [][]float32{second.a, second.b, second.c, second.bias} {
-		b.put(second.at[i], x)
+		b.Put(second.at[i], x)
 	}
-	must(t, b.card.GraphLaunch(exec, b.card.Stream))
+	launch()
 	b.check(second)
-	must(t, errors.Join(b.card.GraphExecDestroy(exec), b.card.GraphDestroy(graph), b.card.StreamDestroy(s)))
 }
 
 func BenchmarkProduct(bm *testing.B) {
@@ -395,15 +325,15 @@ func BenchmarkProduct(bm *testing.B) {
 				plan, err := b.handle.Plan(Product{M: m, N: n, K: k, A: rowMajor(m, k), B: rowMajor(k, n), C: rowMajor(m, n), TF32: tf32})
 				must(bm, err)
 				defer func() { must(bm, plan.Close()) }()
-				a, w, c := b.alloc(4*m*k), b.alloc(4*k*n), b.alloc(4*m*n)
-				b.put(a, random(m*k))
-				b.put(w, random(k*n))
+				a, w, c := b.Alloc(4*m*k), b.Alloc(4*k*n), b.Alloc(4*m*n)
+				b.Put(a, random(m*k))
+				b.Put(w, random(k*n))
 				run := func() error { return plan.Run(a, w, c, 0) }
 				for _, tuned := range []bool{false, true} {
 					if tuned {
 						must(bm, plan.Tune(a, w, c, 0))
 					}
-					ms, err := choices.Measure(b.card.API, b.card.Stream, run)
+					ms, err := choices.Measure(b.Card.API, b.Card.Stream, run)
 					must(bm, err)
 					unit := map[bool]string{false: "TFLOP/s", true: "TFLOP/s-tuned"}[tuned]
 					bm.ReportMetric(2*float64(m)*float64(n)*float64(k)/ms/1e9, unit)
@@ -411,7 +341,7 @@ func BenchmarkProduct(bm *testing.B) {
 				for bm.Loop() {
 					must(bm, run())
 				}
-				must(bm, b.card.StreamSynchronize(b.card.Stream))
+				must(bm, b.Card.StreamSynchronize(b.Card.Stream))
 			})
 		}
 	}

@@ -27,7 +27,7 @@ const (
 type performance struct {
 	algo        int32
 	status      int32
-	time        float32
+	_           float32 // time
 	memory      uint64
 	determinism int32
 	math        int32

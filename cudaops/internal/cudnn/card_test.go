@@ -1,0 +1,302 @@
+package cudnn
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/tandem-train/tandem/cudaops/internal/cublas/cardtest"
+	"github.com/tandem-train/tandem/cudaops/internal/cublas/choices"
+	"github.com/tandem-train/tandem/cudaops/internal/cuda"
+)
+
+var must, random = cardtest.Must, cardtest.Random
+
+// bench is a card with the library on it.
+type bench struct {
+	*cardtest.Bench
+	handle *Handle
+}
+
+func openCard(t testing.TB) *bench {
+	t.Helper()
+	b := &bench{Bench: cardtest.Open(t)}
+	lib, err := Open()
+	if err != nil {
+		t.Skipf("no cuDNN: %v", err)
+	}
+	b.handle, err = lib.Handle(b.Card)
+	must(t, err)
+	t.Cleanup(func() { must(t, b.handle.Close()) })
+	return b
+}
+
+// sub is the bench for a subtest.
+func (b *bench) sub(t testing.TB) *bench {
+	t.Helper()
+	return &bench{Bench: b.For(t), handle: b.handle}
+}
+
+// operands are a convolution's buffers, and its result by float64.
+type operands struct {
+	conv            Conv
+	data            [4][]float32 // x, w, y and bias; the result is poisoned
+	at              [4]cuda.Ptr
+	workspace       cuda.Ptr
+	want, magnitude []float64 // magnitude: sums of absolute values, which rounding is measured by
+}
+
+func size(shape [4]int) int { return shape[0] * shape[1] * shape[2] * shape[3] }
+
+// result is which of x, w and y is computed.
+func (o *operands) result() int { return [...]int{Forward: 2, GradX: 0, GradW: 1}[o.conv.Kind] }
+
+func (b *bench) fill(c Conv, workspace int64) *operands {
+	b.Helper()
+	o := &operands{conv: c, data: [4][]float32{random(size(c.X)), random(size(c.W)), random(size(c.Y)), random(c.Y[1])}}
+	o.data[o.result()] = cardtest.Poison(len(o.data[o.result()]))
+	for i, x := range o.data {
+		o.at[i] = b.New(x, 0)
+	}
+	o.workspace = b.Alloc(int(workspace))
+	o.compute()
+	return o
+}
+
+// compute makes what is to come out, by the definition.
+func (o *operands) compute() {
+	c, w := o.conv, o.conv.Window
+	n := len(o.data[o.result()])
+	o.want, o.magnitude = make([]float64, n), make([]float64, n)
+	perGroup := c.W[0] / w.Groups
+	for img := range c.X[0] {
+		for oc := range c.W[0] {
+			for oy := range c.Y[2] {
+				for ox := range c.Y[3] {
+					y := ((img*c.Y[1]+oc)*c.Y[2]+oy)*c.Y[3] + ox
+					for ic := range c.W[1] {
+						for ky := range c.W[2] {
+							iy := oy*w.Stride[0] - w.Padding[0] + ky*w.Dilation[0]
+							if iy < 0 || iy >= c.X[2] {
+								continue
+							}
+							for kx := range c.W[3] {
+								ix := ox*w.Stride[1] - w.Padding[1] + kx*w.Dilation[1]
+								if ix < 0 || ix >= c.X[3] {
+									continue
+								}
+								at := [3]int{((img*c.X[1]+oc/perGroup*c.W[1]+ic)*c.X[2]+iy)*c.X[3] + ix, ((oc*c.W[1]+ic)*c.W[2]+ky)*c.W[3] + kx, y}
+								in0, in1, out := operands3(c.Kind)
+								v := float64(o.data[in0][at[in0]]) * float64(o.data[in1][at[in1]])
+								o.want[at[out]] += v
+								o.magnitude[at[out]] += math.Abs(v)
+							}
+						}
+					}
+					if c.Bias {
+						o.want[y] += float64(o.data[3][oc])
+						o.magnitude[y] += math.Abs(float64(o.data[3][oc]))
+					}
+					if c.Relu {
+						o.want[y] = max(o.want[y], 0)
+					}
+				}
+			}
+		}
+	}
+}
+
+// operands3 are the indices of the operands of a kind in x, w and y.
+func operands3(k Kind) (in0, in1, out int) { return operands(k, 0, 1, 2) }
+
+func (b *bench) run(p *Plan, o *operands) {
+	b.Helper()
+	must(b, p.Run(o.at[0], o.at[1], o.at[2], o.at[3], o.workspace))
+}
+
+// check compares what is on the card with what was to come out.
+func (b *bench) check(p *Plan, o *operands) []float32 {
+	b.Helper()
+	limit := 4e-6 // of the sum of absolute values
+	if o.conv.TF32 {
+		limit = 1e-3
+	}
+	got := b.Get(o.at[o.result()], len(o.want))
+	worst := 0.0
+	for i, x := range got {
+		// Transformed algorithms round where the definition has but zeros.
+		if e := math.Abs(float64(x)-o.want[i]) / max(o.magnitude[i], 1); !(e <= worst) {
+			worst = e
+		}
+	}
+	if !(worst <= limit) {
+		b.Errorf("%v by %+v: off by %g of the sum of absolute values", o.conv, p.by, worst)
+	}
+	return got
+}
+
+// convolutions are shapes of every kind.
+func convolutions() []Conv {
+	one := [2]int{1, 1}
+	var all []Conv
+	for _, kind := range []Kind{Forward, GradX, GradW} {
+		all = append(all,
+			conv(kind, [4]int{1, 1, 1, 1}, [4]int{1, 1, 1, 1}, one, [2]int{}, one, 1),
+			conv(kind, [4]int{8, 1, 28, 28}, [4]int{16, 1, 3, 3}, one, one, one, 1),
+			conv(kind, [4]int{4, 32, 14, 14}, [4]int{64, 32, 3, 3}, one, one, one, 1),
+			conv(kind, [4]int{4, 16, 15, 13}, [4]int{8, 16, 5, 5}, [2]int{2, 2}, [2]int{2, 2}, one, 1),
+			conv(kind, [4]int{4, 64, 7, 7}, [4]int{32, 64, 1, 1}, one, [2]int{}, one, 1),
+			conv(kind, [4]int{2, 3, 32, 32}, [4]int{8, 3, 7, 7}, [2]int{2, 2}, [2]int{3, 3}, one, 1),
+			conv(kind, [4]int{2, 8, 20, 20}, [4]int{8, 8, 3, 3}, one, [2]int{2, 2}, [2]int{2, 2}, 1),
+			conv(kind, [4]int{4, 12, 10, 10}, [4]int{24, 3, 3, 3}, one, one, one, 4),
+			conv(kind, [4]int{4, 16, 10, 10}, [4]int{16, 1, 3, 3}, [2]int{2, 2}, one, one, 16),
+			small(kind),
+			conv(kind, [4]int{3, 5, 9, 6}, [4]int{7, 5, 2, 4}, [2]int{3, 1}, [2]int{0, 2}, one, 1))
+	}
+	for _, c := range all[:len(all)/3] {
+		c.Bias = true
+		all = append(all, c)
+		c.Relu = true
+		all = append(all, c)
+		c.Bias = false
+		all = append(all, c)
+	}
+	return all
+}
+
+// TestConvolutions: each is right by the library's first choice and by the fastest, and gives the same bits again.
+func TestConvolutions(t *testing.T) {
+	t.Setenv(choices.Variable, t.TempDir())
+	b := openCard(t)
+	store, err := choices.Open("cudnn")
+	must(t, err)
+	b.handle.lib.remembers = store
+	for _, c := range convolutions() {
+		for _, tf32 := range []bool{false, true} {
+			c.TF32 = tf32
+			t.Run(c.String(), func(t *testing.T) {
+				b := b.sub(t)
+				p, err := b.handle.Conv(c)
+				must(t, err)
+				defer func() { must(t, p.Close()) }()
+				o := b.fill(c, p.TuneWorkspace())
+				b.run(p, o)
+				b.check(p, o)
+				must(t, p.Tune(o.at[0], o.at[1], o.at[2], o.at[3], o.workspace, p.TuneWorkspace()))
+				t.Logf("%d offers, %+v is the fastest", len(p.offers), p.by)
+				r := o.result()
+				b.Put(o.at[r], o.data[r])
+				b.run(p, o)
+				first := b.check(p, o)
+				for range 3 {
+					b.run(p, o)
+				}
+				b.Same(c, o.at[r], first)
+				again, err := b.handle.Conv(c)
+				must(t, err)
+				defer func() { must(t, again.Close()) }()
+				if again.by != p.by {
+					t.Errorf("%+v is planned again, %+v was chosen", again.by, p.by)
+				}
+			})
+		}
+	}
+}
+
+// TestEveryOffer: whatever the library offers is right, so that any may be chosen, and repeats its bits.
+func TestEveryOffer(t *testing.T) {
+	b := openCard(t)
+	for _, c := range convolutions() {
+		t.Run(c.String(), func(t *testing.T) {
+			b := b.sub(t)
+			p, err := b.handle.Conv(c)
+			must(t, err)
+			defer func() { must(t, p.Close()) }()
+			o := b.fill(c, p.TuneWorkspace())
+			r := o.result()
+			for _, offer := range p.offers {
+				must(t, p.take(offer))
+				b.Put(o.at[r], o.data[r])
+				err := p.run(o.at[0], o.at[1], o.at[2], o.at[3], o.workspace)
+				if Unsupported(err) {
+					t.Logf("%+v: %v", offer, err)
+					continue
+				}
+				must(t, err)
+				first := b.check(p, o)
+				b.run(p, o)
+				b.Same(c, o.at[r], first)
+			}
+		})
+	}
+}
+
+// TestCapture: a captured convolution runs again with what its operands hold then.
+func TestCapture(t *testing.T) {
+	b := openCard(t)
+	for _, kind := range []Kind{Forward, GradX, GradW} {
+		for _, tf32 := range []bool{false, true} {
+			c := conv(kind, [4]int{8, 32, 14, 14}, [4]int{64, 32, 3, 3}, [2]int{1, 1}, [2]int{1, 1}, [2]int{1, 1}, 1)
+			c.Bias, c.Relu, c.TF32 = kind == Forward, kind == Forward, tf32
+			t.Run(c.String(), func(t *testing.T) {
+				b := b.sub(t)
+				p, err := b.handle.Conv(c)
+				must(t, err)
+				defer func() { must(t, p.Close()) }()
+				o := b.fill(c, p.Workspace())
+				launch := b.Capture(func(s cuda.Stream) {
+					must(t, b.handle.SetStream(s))
+					b.run(p, o)
+					must(t, b.handle.SetStream(b.Card.Stream))
+				})
+				if got := b.Get(o.at[o.result()], 1)[0]; !math.IsNaN(float64(got)) {
+					t.Errorf("the convolution was made while it was captured: %v", got)
+				}
+				launch()
+				b.check(p, o)
+				again := b.fill(c, 0)
+				again.at, again.workspace = o.at, o.workspace
+				for i, x := range again.data {
+					b.Put(again.at[i], x)
+				}
+				launch()
+				b.check(p, again)
+			})
+		}
+	}
+}
+
+// BenchmarkConvolution is a layer of ResNet-18 and the first of a small network for MNIST.
+func BenchmarkConvolution(bm *testing.B) {
+	one := [2]int{1, 1}
+	for _, shape := range [][2][4]int{{{128, 128, 28, 28}, {128, 128, 3, 3}}, {{64, 1, 28, 28}, {32, 1, 3, 3}}} {
+		for _, kind := range []Kind{Forward, GradX, GradW} {
+			for _, tf32 := range []bool{false, true} {
+				c := conv(kind, shape[0], shape[1], one, one, one, 1)
+				c.TF32 = tf32
+				bm.Run(fmt.Sprintf("%v/%v/tf32=%t", shape, kind, tf32), func(bm *testing.B) {
+					b := openCard(bm)
+					p, err := b.handle.Conv(c)
+					must(bm, err)
+					defer func() { must(bm, p.Close()) }()
+					x, w, y := b.New(random(size(c.X)), 0), b.New(random(size(c.W)), 0), b.New(random(size(c.Y)), 0)
+					bytes := p.TuneWorkspace()
+					workspace := b.Alloc(int(bytes))
+					run := func() error { return p.Run(x, w, y, 0, workspace) }
+					flops := 2 * float64(size(c.Y)) * float64(c.W[1]*c.W[2]*c.W[3])
+					for _, unit := range []string{"TFLOP/s", "TFLOP/s-tuned"} {
+						ms, err := choices.Measure(b.Card.API, b.Card.Stream, run)
+						must(bm, err)
+						bm.ReportMetric(flops/ms/1e9, unit)
+						must(bm, p.Tune(x, w, y, 0, workspace, bytes))
+					}
+					bm.Logf("%+v of %d offers", p.by, len(p.offers))
+					for bm.Loop() {
+						must(bm, run())
+					}
+					must(bm, b.Card.StreamSynchronize(b.Card.Stream))
+				})
+			}
+		}
+	}
+}
