@@ -37,8 +37,8 @@ func (b *bench) sub(t testing.TB) *bench {
 	return &bench{Bench: b.For(t), handle: b.handle}
 }
 
-// operands are a convolution's buffers, and its result by float64.
-type operands struct {
+// buffers are a convolution's buffers, and its result by float64.
+type buffers struct {
 	conv            Conv
 	data            [4][]float32 // x, w, y and bias; the result is poisoned
 	at              [4]cuda.Ptr
@@ -49,11 +49,11 @@ type operands struct {
 func size(shape [4]int) int { return shape[0] * shape[1] * shape[2] * shape[3] }
 
 // result is which of x, w and y is computed.
-func (o *operands) result() int { return [...]int{Forward: 2, GradX: 0, GradW: 1}[o.conv.Kind] }
+func (o *buffers) result() int { return [...]int{Forward: 2, GradX: 0, GradW: 1}[o.conv.Kind] }
 
-func (b *bench) fill(c Conv, workspace int64) *operands {
+func (b *bench) fill(c Conv, workspace int64) *buffers {
 	b.Helper()
-	o := &operands{conv: c, data: [4][]float32{random(size(c.X)), random(size(c.W)), random(size(c.Y)), random(c.Y[1])}}
+	o := &buffers{conv: c, data: [4][]float32{random(size(c.X)), random(size(c.W)), random(size(c.Y)), random(c.Y[1])}}
 	o.data[o.result()] = cardtest.Poison(len(o.data[o.result()]))
 	for i, x := range o.data {
 		o.at[i] = b.New(x, 0)
@@ -64,7 +64,7 @@ func (b *bench) fill(c Conv, workspace int64) *operands {
 }
 
 // compute makes what is to come out, by the definition.
-func (o *operands) compute() {
+func (o *buffers) compute() {
 	c, w := o.conv, o.conv.Window
 	n := len(o.data[o.result()])
 	o.want, o.magnitude = make([]float64, n), make([]float64, n)
@@ -86,7 +86,7 @@ func (o *operands) compute() {
 									continue
 								}
 								at := [3]int{((img*c.X[1]+oc/perGroup*c.W[1]+ic)*c.X[2]+iy)*c.X[3] + ix, ((oc*c.W[1]+ic)*c.W[2]+ky)*c.W[3] + kx, y}
-								in0, in1, out := operands3(c.Kind)
+								in0, in1, out := operands(c.Kind, 0, 1, 2)
 								v := float64(o.data[in0][at[in0]]) * float64(o.data[in1][at[in1]])
 								o.want[at[out]] += v
 								o.magnitude[at[out]] += math.Abs(v)
@@ -106,16 +106,13 @@ func (o *operands) compute() {
 	}
 }
 
-// operands3 are the indices of the operands of a kind in x, w and y.
-func operands3(k Kind) (in0, in1, out int) { return operands(k, 0, 1, 2) }
-
-func (b *bench) run(p *Plan, o *operands) {
+func (b *bench) run(p *Plan, o *buffers) {
 	b.Helper()
 	must(b, p.Run(o.at[0], o.at[1], o.at[2], o.at[3], o.workspace))
 }
 
 // check compares what is on the card with what was to come out.
-func (b *bench) check(p *Plan, o *operands) []float32 {
+func (b *bench) check(p *Plan, o *buffers) []float32 {
 	b.Helper()
 	limit := 4e-6 // of the sum of absolute values
 	if o.conv.TF32 {
