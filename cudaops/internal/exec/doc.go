@@ -1,0 +1,35 @@
+// Package exec runs tensor programs on CUDA cards.
+//
+// [Load] compiles an [ir.Program] for a [cuda.Card] and its memory; [Exec.Run] runs it. An [Exec] is an [ir.Executable].
+//
+// # From program to card
+//
+//	plan.go     makes of every step what goes into the stream: launches of kernels, fills, transfers, calls of libraries
+//	index.go    writes the address of an element of a strided operand as C++ with constants, since all shapes are known
+//	loop.go     writes an ir.Loop as C++, for one element or four at once
+//	fused.go, reduce.go, rows.go, move.go, pool.go, product.go
+//	            choose, for each kind of step, a function of kernels/*.cuh and its template arguments
+//	module.go   collects the kernels, each once, into one source, which package nvrtc compiles, or has compiled before
+//	exec.go     takes the executable's own memory and binds the plan to addresses
+//	run.go      runs it: the first time task by task, then as graphs captured once
+//
+// Kernels take addresses as parameters and have everything else built in. Equal programs give equal sources, whatever their memory.
+//
+// # Determinism
+//
+// The same program on the same memory gives the same bits again: there are no atomic sums, and the order of every sum follows from
+// shapes alone. Random numbers are those of package philox, to the bit; their key is in the control block (control.go), which each run writes, so that a
+// captured graph never changes.
+//
+// # Segments
+//
+// The stream carries out everything between two collectives without the host. The host takes over for a collective, which the run's
+// [ir.Comm] does in pinned memory, and before what must not happen where an index is out of range: there it waits and looks at the words in which
+// kernels note such indices. Indices that the program's caller has verified cost no wait.
+//
+// # Concurrency and errors
+//
+// One Run at a time. Execs of one card share its stream, in which their work comes in the order in which they were started; those of
+// different cards are independent. An error names card, program and step: "exec: card 1: run train: step 12 conv1 (Conv2d): ...". What a
+// card reports only at the end names no step; TANDEM_CUDA_GRAPH=off runs step by step and does. An [ir.IndexError] comes out of errors.As.
+package exec

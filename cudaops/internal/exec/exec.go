@@ -1,0 +1,247 @@
+package exec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"unsafe"
+
+	"github.com/tandem-train/tandem/cudaops/internal/cuda"
+	"github.com/tandem-train/tandem/cudaops/internal/nvrtc"
+	"github.com/tandem-train/tandem/internal/ir"
+)
+
+// GraphVariable set to "off" makes programs run step by step, each waited for, so that an error names the step that failed.
+const GraphVariable = "TANDEM_CUDA_GRAPH"
+
+// Exec is a program ready to run on a card.
+type Exec struct {
+	card    *cuda.Card  // with a stream of its own, on which graphs are captured
+	shared  cuda.Stream // the card's, into which they are launched
+	plan    *plan
+	careful bool // no graphs
+	closed  bool
+
+	module cuda.Module
+	block  cuda.Ptr // scratch and control
+	extra  int64
+	pinned cuda.Pinned // the control block's image
+	staged cuda.Pinned // for collectives
+	ready  cuda.Event
+	parts  []part
+	base   [numBases]cuda.Ptr // addresses
+	runs   int
+	undo   []func() error
+}
+
+var _ ir.Executable = (*Exec)(nil)
+
+// part is a segment made ready.
+type part struct {
+	segment
+	work  []work
+	graph cuda.GraphExec
+}
+
+// work puts one task into the stream.
+type work struct {
+	step int
+	put  func() error
+}
+
+// Load makes p ready to run on a card, on memory of at least the program's size a region, each on a 256-byte boundary. The memory must
+// outlive the Exec. Constants are written into their region.
+func Load(card *cuda.Card, p *ir.Program, mem [ir.NumRegions]cuda.Ptr) (*Exec, error) {
+	e := &Exec{card: new(*card), shared: card.Stream, careful: os.Getenv(GraphVariable) == "off"}
+	err := e.card.Do(func() error { return e.load(p, mem) })
+	if err != nil {
+		return nil, fmt.Errorf("exec: card %d: load %s: %w", card.Ordinal, p.Name, errors.Join(err, e.release()))
+	}
+	return e, nil
+}
+
+// boundary is what regions' addresses are multiples of.
+const boundary = 256
+
+func (e *Exec) load(p *ir.Program, mem [ir.NumRegions]cuda.Ptr) error {
+	for r := range ir.NumRegions {
+		switch {
+		case p.Size[r] > 0 && mem[r] == 0:
+			return fmt.Errorf("region %s is missing, of which the program needs %d bytes", r, p.Bytes(r))
+		case mem[r]%boundary != 0:
+			return fmt.Errorf("region %s lies at %#x, which is no multiple of %d", r, mem[r], boundary)
+		}
+	}
+	var err error
+	if e.card.Stream, err = e.card.StreamCreate(); err != nil {
+		return err
+	}
+	e.later(func() error { return e.card.StreamDestroy(e.card.Stream) })
+	if e.ready, err = e.card.EventCreate(false); err != nil {
+		return err
+	}
+	e.later(func() error { return e.card.EventDestroy(e.ready) })
+	if e.plan, err = newPlan(p, none{}); err != nil {
+		return err
+	}
+	if err := e.memory(mem); err != nil {
+		return err
+	}
+	if err := e.constants(); err != nil {
+		return err
+	}
+	functions, err := e.functions()
+	if err != nil {
+		return err
+	}
+	b := &binder{e, functions}
+	for _, s := range e.plan.segments {
+		made := part{segment: s}
+		for _, t := range s.tasks {
+			made.work = append(made.work, work{t.step, b.bind(t.do)})
+		}
+		e.parts = append(e.parts, made)
+	}
+	return nil
+}
+
+// later adds something to do when the Exec is released; the last added comes first.
+func (e *Exec) later(f func() error) { e.undo = append(e.undo, f) }
+
+func (e *Exec) release() error {
+	var errs []error
+	for i := len(e.undo) - 1; i >= 0; i-- {
+		errs = append(errs, e.undo[i]())
+	}
+	e.undo = nil
+	return errors.Join(errs...)
+}
+
+// memory takes the executable's own memory, and notes the addresses of all bases.
+func (e *Exec) memory(mem [ir.NumRegions]cuda.Ptr) (err error) {
+	copy(e.base[:], mem[:])
+	inner := (int64(e.plan.scratch)*4 + boundary - 1) / boundary * boundary
+	n := e.plan.controlBytes()
+	e.extra = inner + int64(n)
+	if e.block, err = e.card.MemAlloc(e.extra); err != nil {
+		return err
+	}
+	e.later(func() error { return e.card.MemFree(e.block) })
+	e.base[scratch], e.base[control] = e.block, e.block+cuda.Ptr(inner)
+	if e.pinned, err = e.card.MemHostAlloc(n); err != nil {
+		return err
+	}
+	e.later(func() error { return e.card.MemFreeHost(e.pinned) })
+	return nil
+}
+
+// constants writes the Consts region.
+func (e *Exec) constants() error {
+	words := e.plan.program.Consts
+	if len(words) == 0 {
+		return nil
+	}
+	n := 4 * len(words)
+	from, err := e.card.MemHostAlloc(n)
+	if err != nil {
+		return err
+	}
+	copy(from.Bytes(), unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), n))
+	err = e.card.MemcpyHtoD(e.base[ir.Consts], from, 0, n, e.card.Stream)
+	if err == nil {
+		err = e.card.StreamSynchronize(e.card.Stream)
+	}
+	return errors.Join(err, e.card.MemFreeHost(from))
+}
+
+// functions compiles the program's kernels.
+func (e *Exec) functions() ([]cuda.Function, error) {
+	source := e.plan.source()
+	if source == "" {
+		return nil, nil
+	}
+	image, err := nvrtc.Compile(source, fmt.Sprintf("sm_%d%d", e.card.Major, e.card.Minor))
+	if err != nil {
+		return nil, err
+	}
+	if e.module, err = e.card.ModuleLoadData(image); err != nil {
+		return nil, err
+	}
+	e.later(func() error { return e.card.ModuleUnload(e.module) })
+	var list []cuda.Function
+	for _, name := range e.plan.kernels {
+		f, err := e.card.ModuleGetFunction(e.module, name)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, f)
+	}
+	return list, nil
+}
+
+// binder turns tasks into calls.
+type binder struct {
+	*Exec
+	functions []cuda.Function
+}
+
+func (b *binder) address(p place) cuda.Ptr { return b.base[p.base] + cuda.Ptr(4*p.offset) }
+
+func (b *binder) bind(do any) func() error {
+	c, s := b.card, b.card.Stream
+	bytes := b.plan.controlBytes()
+	switch t := do.(type) {
+	case launch:
+		var values []any
+		for _, p := range t.args {
+			values = append(values, b.address(p))
+		}
+		f, args := b.functions[t.kernel], cuda.NewArgs(values...)
+		grid, block := cuda.Dim3{X: t.blocks, Y: t.planes}, cuda.Dim3{X: threads}
+		return func() error { return c.LaunchKernel(f, grid, block, 0, s, args) }
+	case fill:
+		to := b.address(t.to)
+		return func() error { return c.MemsetD32(to, t.word, t.n, s) }
+	case transfer:
+		to, from := b.address(t.to), b.address(t.from)
+		return func() error { return c.MemcpyDtoD(to, from, 4*t.n, s) }
+	case upload:
+		to := b.base[control]
+		return func() error { return c.MemcpyHtoD(to, b.pinned, 0, bytes, s) }
+	case download:
+		from, skip := b.base[control], 4*runtimeWords
+		return func() error { return c.MemcpyDtoH(b.pinned, skip, from+cuda.Ptr(skip), bytes-skip, s) }
+	}
+	panic(fmt.Sprintf("exec: no task %T", do))
+}
+
+// Extra is how many bytes of the card's memory the Exec holds besides the program's regions.
+func (e *Exec) Extra() int64 { return e.extra }
+
+var errClosed = errors.New("closed")
+
+// Close frees what the Exec holds. Only the first call does something.
+func (e *Exec) Close() error {
+	if e.closed {
+		return nil
+	}
+	e.closed = true
+	err := e.card.Do(func() error { return errors.Join(e.card.StreamSynchronize(e.card.Stream), e.release()) })
+	if err != nil {
+		return fmt.Errorf("exec: card %d: close %s: %w", e.card.Ordinal, e.plan.program.Name, err)
+	}
+	return nil
+}
+
+// Run runs the program once; see [ir.Executable].
+func (e *Exec) Run(ctx context.Context, rt *ir.Runtime) error {
+	err := errClosed
+	if !e.closed {
+		err = e.card.Do(func() error { return e.run(ctx, rt) })
+	}
+	if err != nil {
+		return fmt.Errorf("exec: card %d: run %s: %w", e.card.Ordinal, e.plan.program.Name, err)
+	}
+	return nil
+}

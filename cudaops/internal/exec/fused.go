@@ -1,0 +1,88 @@
+package exec
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/tandem-train/tandem/internal/ir"
+)
+
+// resident is about how many blocks fill a large card twice: a loop starts no more, so that what is the same for all elements is computed
+// seldom. It is a constant so that sources, and the order of sums, are the same for every card.
+const resident = 2048
+
+// fused makes a loop a kernel. A thread takes four elements at once where the results and the operands lie so that it can.
+func (b *planner) fused(s *ir.Step) error {
+	n := s.Loop.Shape.Size()
+	if n == 0 {
+		return nil
+	}
+	if err := contiguous(s.Out...); err != nil {
+		return err
+	}
+	v, sizes := lanes, []int{n}
+	restrict := "__restrict__ "
+	for _, in := range s.In {
+		sizes = append(sizes, reach(in.Shape, in.Strides))
+		for _, out := range s.Out {
+			if out.Region == in.Region && out.Offset < in.Offset+reach(in.Shape, in.Strides) && in.Offset < out.Offset+n {
+				restrict = "" // in place
+			}
+		}
+	}
+	for _, out := range s.Out {
+		if !at(out).even() {
+			v = 1
+		}
+	}
+	fits := true
+	w := newLoopWriter(s.Loop, s.In, s.Results, restrict, func(p place, strides []int) source {
+		a := newAddress(s.Loop.Shape, strides)
+		stride, ok := a.lane()
+		fits = fits && ok
+		return source{where: a.in("i"), uniform: len(a) == 0, stride: stride, even: p.even() && a.even()}
+	})
+	if !fits || n < lanes {
+		v = 1
+	}
+	params, args := w.params, w.args
+	var out []string
+	for k, o := range s.Out {
+		params = append(params, fmt.Sprintf("float *%so%d", restrict, k))
+		args = append(args, at(o))
+		out = append(out, fmt.Sprintf("w%d", k))
+	}
+	b.random = b.random || w.random
+
+	var c strings.Builder
+	index := indexType(sizes...)
+	fmt.Fprintf(&c, "%s {\n", entry(params...))
+	w.once(&c, "    ")
+	elements := func(v int) {
+		w.body(&c, "        ", v, s.Results, out)
+		for k := range s.Out {
+			fmt.Fprintf(&c, "        storev<%d>(o%d + i, w%d);\n", v, k, k)
+		}
+		c.WriteString("    }\n")
+	}
+	fmt.Fprintf(&c, "    for (%s i = ((%[1]s)blockIdx.x * %d + threadIdx.x) * %d; i < %d; i += (%[1]s)gridDim.x * %[5]d) {\n", index, threads, v, n/v*v, threads*v)
+	elements(v)
+	if rest := n % v; rest > 0 {
+		fmt.Fprintf(&c, "    if (blockIdx.x == 0 && threadIdx.x < %d) {\n        const %s i = %d + threadIdx.x;\n", rest, index, n-rest)
+		elements(1)
+	}
+	c.WriteString("}\n")
+	k := b.kernel("fused", c.String(), loopUses(w)...)
+	b.launch(k, min(blocks(n/v, threads), resident), args...)
+	return nil
+}
+
+func loopUses(w *loopWriter) []string {
+	if w.random {
+		return []string{"random"}
+	}
+	return nil
+}
+
+// blocks is how many blocks of size each n threads are, at least one.
+func blocks(n, size int) int { return max(1, (n+size-1)/size) }

@@ -1,0 +1,148 @@
+// Pooling. Gradients gather: a thread makes one element of dx from the windows that it lies in, so that nothing is added by two at once.
+
+template <int K, int S, int P, int D> struct Axis {
+    // Window of output i: in = i*S + k*D - P for k in 0..K-1.
+    static __device__ __forceinline__ int at(int i, int k) { return i * S + k * D - P; }
+    // tap is the k for which output i has h in its window, or -1.
+    static __device__ __forceinline__ int tap(int i, int h) {
+        const int d = h + P - i * S;
+        return d >= 0 && d % D == 0 && d / D < K ? d / D : -1;
+    }
+    // first and last are a range of outputs outside of which no window has h.
+    static __device__ __forceinline__ int first(int h) {
+        const int d = h + P - (K - 1) * D;
+        return d <= 0 ? 0 : (d + S - 1) / S;
+    }
+    static __device__ __forceinline__ int last(int h, int out) {
+        const int i = (h + P) / S;
+        return i < out - 1 ? i : out - 1;
+    }
+};
+
+// place of the first largest in the window of output (i, j) of a plane, or of its first NaN; -1 for a window over padding only.
+template <class AH, class AW, int KH, int KW, int H, int W> __device__ __forceinline__ int largestIn(const float *x, int i, int j) {
+    int place = -1;
+    float best = 0.f;
+#pragma unroll
+    for (int p = 0; p < KH; p++) {
+        const int h = AH::at(i, p);
+#pragma unroll
+        for (int q = 0; q < KW; q++) {
+            const int w = AW::at(j, q);
+            if (h < 0 || h >= H || w < 0 || w >= W) continue;
+            const float v = x[h * W + w];
+            if (place < 0 || v > best || (v != v && best == best)) best = v, place = h * W + w;
+        }
+    }
+    return place;
+}
+
+template <class I, I PLANES, int H, int W, int OH, int OW, int KH, int KW, class AH, class AW>
+__device__ __forceinline__ void maxPool(const float *x, float *y) {
+    const I n = (I)blockIdx.x * 256 + threadIdx.x;
+    if (n >= PLANES * OH * OW) return;
+    const float *plane = x + n / (OH * OW) * H * W;
+    const int at = largestIn<AH, AW, KH, KW, H, W>(plane, n / OW % OH, n % OW);
+    y[n] = at < 0 ? -__int_as_float(0x7f800000) : plane[at];
+}
+
+template <class I, I PLANES, int H, int W, int OH, int OW, int KH, int KW, class AH, class AW>
+__device__ __forceinline__ void maxPoolGrad(const float *x, const float *dy, float *dx) {
+    const I n = (I)blockIdx.x * 256 + threadIdx.x;
+    if (n >= PLANES * H * W) return;
+    const float *plane = x + n / (H * W) * H * W;
+    const float *grad = dy + n / (H * W) * OH * OW;
+    const int h = n / W % H, w = n % W;
+    float sum = 0.f;
+    for (int i = AH::first(h); i <= AH::last(h, OH); i++) {
+        if (AH::tap(i, h) < 0) continue;
+        for (int j = AW::first(w); j <= AW::last(w, OW); j++)
+            if (AW::tap(j, w) >= 0 && largestIn<AH, AW, KH, KW, H, W>(plane, i, j) == h * W + w) sum += grad[i * OW + j];
+    }
+    dx[n] = sum;
+}
+
+// real is how many of a window's elements along an axis are no padding.
+template <class A, int K> __device__ __forceinline__ int real(int i, int in) {
+    int n = 0;
+#pragma unroll
+    for (int k = 0; k < K; k++) n += A::at(i, k) >= 0 && A::at(i, k) < in;
+    return n;
+}
+
+// divisor of the window of output (i, j): all elements, or those that are no padding.
+template <bool PAD, class AH, class AW, int KH, int KW, int H, int W> __device__ __forceinline__ float divisor(int i, int j) {
+    return PAD ? (float)(KH * KW) : (float)(real<AH, KH>(i, H) * real<AW, KW>(j, W));
+}
+
+template <class I, I PLANES, int H, int W, int OH, int OW, int KH, int KW, class AH, class AW, bool PAD>
+__device__ __forceinline__ void avgPool(const float *x, float *y) {
+    const I n = (I)blockIdx.x * 256 + threadIdx.x;
+    if (n >= PLANES * OH * OW) return;
+    const float *plane = x + n / (OH * OW) * H * W;
+    const int i = n / OW % OH, j = n % OW;
+    float sum = 0.f;
+#pragma unroll
+    for (int p = 0; p < KH; p++) {
+        const int h = AH::at(i, p);
+#pragma unroll
+        for (int q = 0; q < KW; q++) {
+            const int w = AW::at(j, q);
+            if (h >= 0 && h < H && w >= 0 && w < W) sum += plane[h * W + w];
+        }
+    }
+    y[n] = sum / divisor<PAD, AH, AW, KH, KW, H, W>(i, j);
+}
+
+template <class I, I PLANES, int H, int W, int OH, int OW, int KH, int KW, class AH, class AW, bool PAD>
+__device__ __forceinline__ void avgPoolGrad(const float *dy, float *dx) {
+    const I n = (I)blockIdx.x * 256 + threadIdx.x;
+    if (n >= PLANES * H * W) return;
+    const float *grad = dy + n / (H * W) * OH * OW;
+    const int h = n / W % H, w = n % W;
+    float sum = 0.f;
+    for (int i = AH::first(h); i <= AH::last(h, OH); i++) {
+        if (AH::tap(i, h) < 0) continue;
+        for (int j = AW::first(w); j <= AW::last(w, OW); j++)
+            if (AW::tap(j, w) >= 0) sum += grad[i * OW + j] / divisor<PAD, AH, AW, KH, KW, H, W>(i, j);
+    }
+    dx[n] = sum;
+}
+
+// The window of output i, adaptive: floor(i*in/out) up to ceil((i+1)*in/out).
+__device__ __forceinline__ int from(int i, int in, int out) { return (int)((long long)i * in / out); }
+__device__ __forceinline__ int upTo(int i, int in, int out) { return (int)(((long long)(i + 1) * in + out - 1) / out); }
+
+// adaptivePool: G threads of a warp make an output.
+template <class I, I PLANES, int H, int W, int OH, int OW, int G> __device__ __forceinline__ void adaptivePool(const float *x, float *y) {
+    const I n = (I)blockIdx.x * (256 / G) + threadIdx.x / G;
+    float sum = 0.f;
+    int count = 1;
+    if (n < PLANES * OH * OW) {
+        const float *plane = x + n / (OH * OW) * H * W;
+        const int i = n / OW % OH, j = n % OW;
+        const int h = from(i, H, OH), w = from(j, W, OW), wide = upTo(j, W, OW) - w;
+        count = (upTo(i, H, OH) - h) * wide;
+        for (int e = threadIdx.x % G; e < count; e += G) sum += plane[(h + e / wide) * W + w + e % wide];
+    }
+#pragma unroll
+    for (int d = G / 2; d > 0; d /= 2) sum += __shfl_xor_sync(warp, sum, d);
+    if (n < PLANES * OH * OW && threadIdx.x % G == 0) y[n] = sum / (float)count;
+}
+
+template <class I, I PLANES, int H, int W, int OH, int OW> __device__ __forceinline__ void adaptivePoolGrad(const float *dy, float *dx) {
+    const I n = (I)blockIdx.x * 256 + threadIdx.x;
+    if (n >= PLANES * H * W) return;
+    const float *grad = dy + n / (H * W) * OH * OW;
+    const int h = n / W % H, w = n % W;
+    float sum = 0.f;
+    for (int i = from(h, OH, H); i < upTo(h, OH, H); i++) {
+        const int h0 = from(i, H, OH), h1 = upTo(i, H, OH);
+        if (h < h0 || h >= h1) continue;
+        for (int j = from(w, OW, W); j < upTo(w, OW, W); j++) {
+            const int w0 = from(j, W, OW), w1 = upTo(j, W, OW);
+            if (w >= w0 && w < w1) sum += grad[i * OW + j] / (float)((h1 - h0) * (w1 - w0));
+        }
+    }
+    dx[n] = sum;
+}

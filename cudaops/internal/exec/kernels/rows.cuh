@@ -1,0 +1,171 @@
+// Functions of rows of C numbers. G threads do a row: a part of a warp, or a block of 256. A row of up to 16 numbers a thread stays in
+// registers; a longer one is read again, from the cache.
+
+template <int G> struct Team {
+    // all combines x over the threads of a row; each gets the result.
+    template <class R> static __device__ __forceinline__ float all(float x) {
+        x = across<R, (G < 32 ? G : 32)>(x);
+        if constexpr (G > 32) {
+            __shared__ float warps[G / 32];
+            __syncthreads();
+            if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = x;
+            __syncthreads();
+            x = warps[0];
+#pragma unroll
+            for (int w = 1; w < G / 32; w++) x = R::of(x, warps[w]);
+        }
+        return x;
+    }
+    static __device__ __forceinline__ u64 row() { return (u64)blockIdx.x * (256 / G) + threadIdx.x / G; }
+    static __device__ __forceinline__ int lane() { return threadIdx.x % G; }
+};
+
+template <int C, int G> struct Row {
+    static const int items = (C + G - 1) / G;
+    static const bool kept = items <= 16;
+    const float *x;
+    bool valid;
+    float v[kept ? items : 1];
+
+    __device__ __forceinline__ Row(const float *all, u64 row, bool valid) : x(all + row * C), valid(valid) {
+        if constexpr (kept) {
+#pragma unroll
+            for (int i = 0; i < items; i++) {
+                const int c = i * G + Team<G>::lane();
+                v[i] = valid && c < C ? x[c] : 0.f;
+            }
+        }
+    }
+    // each calls f with every index of this thread and the number there.
+    template <class F> __device__ __forceinline__ void each(F f) const {
+        if (!valid) return;
+        if constexpr (kept) {
+#pragma unroll
+            for (int i = 0; i < items; i++) {
+                const int c = i * G + Team<G>::lane();
+                if (c < C) f(c, v[i]);
+            }
+        } else {
+            for (int c = Team<G>::lane(); c < C; c += G) f(c, x[c]);
+        }
+    }
+    __device__ __forceinline__ float max() const {
+        float m = MaxOf::start();
+        each([&](int, float z) { m = largest(m, z); });
+        return Team<G>::template all<MaxOf>(m);
+    }
+};
+
+template <u64 N, int C, int G, bool LOG> __device__ __forceinline__ void softmax(const float *x, float *y) {
+    const u64 n = Team<G>::row();
+    const Row<C, G> row(x, n, n < N);
+    const float m = row.max();
+    float sum = 0.f;
+    row.each([&](int, float z) { sum += expf(z - m); });
+    sum = Team<G>::template all<Sum>(sum);
+    const float scale = LOG ? logf(sum) : 1.f / sum;
+    row.each([&](int c, float z) { y[n * C + c] = LOG ? z - m - scale : expf(z - m) * scale; });
+}
+
+// From y = softmax(x), dx = y (dy - sum(y dy)); from y = log softmax(x), dx = dy - exp(y) sum(dy).
+template <u64 N, int C, int G, bool LOG> __device__ __forceinline__ void softmaxGrad(const float *y, const float *dy, float *dx) {
+    const u64 n = Team<G>::row();
+    const Row<C, G> row(y, n, n < N);
+    const float *d = dy + n * C;
+    float sum = 0.f;
+    row.each([&](int c, float p) { sum += LOG ? d[c] : p * d[c]; });
+    sum = Team<G>::template all<Sum>(sum);
+    row.each([&](int c, float p) { dx[n * C + c] = LOG ? d[c] - expf(p) * sum : p * (d[c] - sum); });
+}
+
+// Loss is what the cross entropy of row n and its gradient share. rest is the sum of exp(z - m) without the label's, so that 1 - p is
+// precise where p is nearly 1.
+template <u64 N, int C, int G> struct Loss {
+    u64 n;
+    Row<C, G> row;
+    int label;
+    bool counts; // a class, not to be ignored
+    float m, at, rest;
+
+    __device__ __forceinline__ Loss(const float *logits, const int *labels, int ignore, u64 *word)
+        : n(Team<G>::row()), row(logits, n, n < N) {
+        label = n < N ? labels[n] : ignore;
+        const bool in = (u32)label < (u32)C;
+        if (label != ignore && !in && Team<G>::lane() == 0) fault(word, (u32)n, label);
+        counts = label != ignore && in;
+        m = row.max();
+        const int y = label;
+        float own = 0.f, others = 0.f;
+        const float top = m;
+        row.each([&](int c, float z) {
+            const float e = expf(z - top);
+            if (c == y) own += e;
+            else others += e;
+        });
+        at = Team<G>::template all<Sum>(own);
+        rest = Team<G>::template all<Sum>(others);
+    }
+};
+
+// hit is 1 - smoothing, SMOOTH whether there is any, spread = smoothing / C.
+template <u64 N, int C, int G, bool SMOOTH>
+__device__ __forceinline__ void crossEntropy(const float *logits, const int *labels, const float *weights, float *out, u64 *word, int ignore,
+                                             float hit, float spread) {
+    const Loss<N, C, G> l(logits, labels, ignore, word);
+    float sum = 0.f;
+    const float norm = logf(l.at + l.rest);
+    if constexpr (SMOOTH) {
+        l.row.each([&](int c, float z) { sum += weights[c] * (l.m - z + norm); });
+        sum = Team<G>::template all<Sum>(sum);
+    }
+    if (l.n >= N || Team<G>::lane() != 0) return;
+    float loss = 0.f;
+    if (l.counts) {
+        const float own = l.at > 0.25f ? log1pf(l.rest / l.at) : l.m - logits[l.n * C + l.label] + norm;
+        loss = hit * weights[l.label] * own + spread * sum;
+    }
+    out[l.n] = loss;
+}
+
+// With p = softmax(z), logit k of a row has the gradient, times the row's dloss,
+// p[k] (hit w[y] + spread sum_c w[c]) - hit w[y] [k=y] - spread w[k].
+template <u64 N, int C, int G, bool SMOOTH>
+__device__ __forceinline__ void crossEntropyGrad(const float *logits, const int *labels, const float *weights, const float *dloss, float *dx,
+                                                 u64 *word, int ignore, float hit, float spread) {
+    const Loss<N, C, G> l(logits, labels, ignore, word);
+    float total = 0.f;
+    if constexpr (SMOOTH) {
+        l.row.each([&](int c, float) { total += weights[c]; });
+        total = Team<G>::template all<Sum>(total);
+    }
+    const float g = l.counts ? dloss[l.n] : 0.f, own = l.counts ? hit * weights[l.label] : 0.f;
+    const float inv = 1.f / (l.at + l.rest);
+    l.row.each([&](int c, float z) {
+        float d;
+        if (!l.counts) d = 0.f;
+        else if (c == l.label) d = spread * (l.at * inv * total - weights[c]) - own * (l.rest * inv);
+        else d = expf(z - l.m) * inv * (own + spread * total) - spread * weights[c];
+        dx[l.n * C + c] = g * d;
+    });
+}
+
+// argmax of the K numbers that lie INNER apart: the first largest; a NaN never is.
+template <u64 N, int K, u64 INNER, int G> __device__ __forceinline__ void argMax(const float *x, int *out) {
+    const u64 n = Team<G>::row();
+    int best = 0;
+    float most = MaxOf::start();
+    if (n < N) {
+        const float *at = x + n / INNER * K * INNER + n % INNER;
+        for (int k = Team<G>::lane(); k < K; k += G) {
+            const float v = at[k * INNER];
+            if (v > most) best = k, most = v;
+        }
+    }
+#pragma unroll
+    for (int d = G / 2; d > 0; d /= 2) {
+        const int k = __shfl_xor_sync(warp, best, d);
+        const float v = __shfl_xor_sync(warp, most, d);
+        if (v > most || (v == most && k < best)) best = k, most = v;
+    }
+    if (n < N && Team<G>::lane() == 0) out[n] = best;
+}

@@ -1,0 +1,83 @@
+package exec
+
+import (
+	"embed"
+	"fmt"
+	"strings"
+)
+
+//go:embed kernels/*.cuh
+var files embed.FS
+
+// preludes are the files of kernels, each after those that it builds on.
+var preludes = []string{"base", "random", "reduce", "rows", "move", "pool", "product"}
+
+// module collects the kernels of a program into one source. Equal kernels are one, so that equal programs give equal sources.
+type module struct {
+	uses    map[string]bool // preludes
+	kernels []string        // names
+	texts   []string
+	known   map[string]int
+}
+
+// kernel adds a kernel, unless it is there, and returns its number. In its text, @ stands for its name, which begins with stem.
+func (m *module) kernel(stem, text string, uses ...string) int {
+	if m.known == nil {
+		m.known, m.uses = map[string]int{}, map[string]bool{"base": true}
+	}
+	if k, ok := m.known[text]; ok {
+		return k
+	}
+	for _, u := range uses {
+		m.uses[u] = true
+		if u == "rows" {
+			m.uses["reduce"] = true
+		}
+	}
+	k := len(m.kernels)
+	name := fmt.Sprintf("%s%d", stem, k)
+	m.known[text] = k
+	m.kernels = append(m.kernels, name)
+	m.texts = append(m.texts, strings.ReplaceAll(text, "@", name))
+	return k
+}
+
+// source is the whole of it; a module without kernels has none.
+func (m *module) source() string {
+	if len(m.kernels) == 0 {
+		return ""
+	}
+	var b strings.Builder
+	for _, p := range preludes {
+		if m.uses[p] {
+			text, err := files.ReadFile("kernels/" + p + ".cuh")
+			if err != nil {
+				panic(err) // it is part of the program
+			}
+			b.Write(text)
+			b.WriteByte('\n')
+		}
+	}
+	for _, t := range m.texts {
+		b.WriteString(t)
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// threads is the size of every block.
+const threads = 256
+
+// entry is the head of a kernel with the given parameters.
+func entry(params ...string) string {
+	return fmt.Sprintf("extern \"C\" __global__ void __launch_bounds__(%d) @(%s)", threads, strings.Join(params, ", "))
+}
+
+// call is a kernel that does nothing but call a function of a prelude with its parameters.
+func call(function string, params ...string) string {
+	var args []string
+	for _, p := range params {
+		args = append(args, strings.TrimLeft(p[strings.LastIndex(p, " ")+1:], "*"))
+	}
+	return fmt.Sprintf("%s {\n    %s(%s);\n}\n", entry(params...), function, strings.Join(args, ", "))
+}

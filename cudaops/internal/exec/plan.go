@@ -1,0 +1,302 @@
+package exec
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tandem-train/tandem/internal/ir"
+)
+
+// place is an address: elements from the start of a region of the program, or of the executable's own memory.
+type place struct {
+	base   ir.Region
+	offset int
+}
+
+// The executable's own memory, after the regions.
+const (
+	scratch = ir.NumRegions + iota // what one step needs for itself
+	control                        // what a run writes for its kernels, and they for it; see control.go
+	numBases
+)
+
+func (p place) plus(elements int) place { return place{p.base, p.offset + elements} }
+
+// even reports whether a place is a multiple of 16 bytes. Regions begin at such multiples.
+func (p place) even() bool { return p.offset%lanes == 0 }
+
+func at(o ir.Operand) place { return place{o.Region, o.Offset} }
+
+// Tasks are what goes into the stream.
+type (
+	// launch runs a kernel on so many blocks.
+	launch struct {
+		kernel int
+		blocks int
+		planes int // the grid's second extent; 0 is 1
+		args   []place
+	}
+	// fill sets n elements to a word.
+	fill struct {
+		to   place
+		n    int
+		word uint32
+	}
+	// transfer copies n elements.
+	transfer struct {
+		to, from place
+		n        int
+	}
+	// upload writes the control block, download reads it.
+	upload   struct{}
+	download struct{}
+)
+
+// task is one of the above, or a library's call; step is the program's step that it belongs to.
+type task struct {
+	step int
+	do   any
+}
+
+// end is what happens at the end of a segment, on the host.
+type end uint8
+
+const (
+	goOn     end = iota
+	verify       // indices found out of range end the run
+	exchange     // the step is a collective
+)
+
+// segment is tasks that the stream carries out without the host.
+type segment struct {
+	tasks []task
+	end   end
+	step  int // where it ends: of the collective, or the step that must not run if an index is out of range
+}
+
+// guard is a word of the control block for a step that looks at indices.
+type guard struct {
+	step  int
+	check ir.CheckIndex
+}
+
+// plan is a program made into kernels and tasks, for any card and any memory.
+type plan struct {
+	program *ir.Program
+	module
+	segments []segment
+	guards   []guard
+	random   bool
+	scratch  int // elements
+	staging  int // elements of the largest collective
+	commit   int // the step after which the context no longer stops a run
+}
+
+// planner makes a plan, step by step.
+type planner struct {
+	*plan
+	libraries
+	step     int
+	s        *ir.Step
+	tasks    []task
+	used     int  // of the scratch, by this step
+	unproven bool // an index that no check has seen has been looked at since the last verification
+}
+
+var errOp = errors.New("no such step on a card")
+
+// newPlan plans p. Products and convolutions go to the libraries, as far as those take them.
+func newPlan(p *ir.Program, libs libraries) (*plan, error) {
+	b := &planner{plan: &plan{program: p, commit: len(p.Steps)}, libraries: libs}
+	for i := range p.Steps {
+		b.step, b.s, b.used = i, &p.Steps[i], 0
+		if writes(b.s) {
+			b.commit = min(b.commit, i)
+		}
+		if keeps(b.s) && b.unproven {
+			b.cut(verify)
+		}
+		if err := b.build(b.s); err != nil {
+			return nil, stepError(p, i, err)
+		}
+	}
+	b.step = len(p.Steps)
+	b.cut(goOn)
+	b.frame()
+	return b.plan, nil
+}
+
+// writes reports whether a context that ends after the step's start no longer stops the run; see [ir.Executable].
+func writes(s *ir.Step) bool {
+	if c, ok := s.Op.(ir.Collective); ok && !c.ActiveOnly {
+		return true
+	}
+	return slices.ContainsFunc(s.Out, func(o ir.Operand) bool { return o.Region == ir.Params || o.Region == ir.State })
+}
+
+// keeps reports whether a step must not run in a step that fails for an index: it writes what outlives the step, or others join in.
+func keeps(s *ir.Step) bool {
+	if _, ok := s.Op.(ir.Collective); ok {
+		return true
+	}
+	return slices.ContainsFunc(s.Out, func(o ir.Operand) bool {
+		return o.Region == ir.Params || o.Region == ir.State || o.Region == ir.Buffers
+	})
+}
+
+// cut ends a segment before the current step.
+func (b *planner) cut(e end) {
+	b.segments = append(b.segments, segment{b.tasks, e, b.step})
+	b.tasks = nil
+	if e == verify {
+		b.unproven = false
+	}
+}
+
+// frame adds the transfers of the control block.
+func (b *planner) frame() {
+	if !b.random && len(b.guards) == 0 {
+		return
+	}
+	first := &b.segments[0]
+	first.tasks = append([]task{{0, upload{}}}, first.tasks...)
+	if len(b.guards) == 0 {
+		return
+	}
+	for i := range b.segments {
+		if s := &b.segments[i]; s.end == verify || i == len(b.segments)-1 {
+			s.tasks = append(s.tasks, task{max(s.step-1, 0), download{}})
+		}
+	}
+}
+
+func (b *planner) add(do any) { b.tasks = append(b.tasks, task{b.step, do}) }
+
+// launch adds a kernel's launch.
+func (b *planner) launch(kernel, blocks int, args ...place) {
+	b.add(launch{kernel: kernel, blocks: blocks, args: args})
+}
+
+// temporary takes n elements of scratch for the current step, on a 256-byte boundary.
+func (b *planner) temporary(n int) place {
+	p := place{scratch, b.used}
+	b.used += (n + 63) / 64 * 64
+	b.scratch = max(b.scratch, b.used)
+	return p
+}
+
+// guard gives the word in which the current step notes an index out of range. Where the program's caller has verified the indices
+// before the run, or an earlier step has, that is only a guard against reaching outside of memory.
+func (b *planner) guard(indices ir.Operand, check ir.CheckIndex) place {
+	b.guards = append(b.guards, guard{b.step, check})
+	if !b.proven(indices, check) {
+		b.unproven = true
+	}
+	return place{control, runtimeWords + guardWords*(len(b.guards)-1)}
+}
+
+// proven reports whether indices have passed a check that is at least as strict.
+func (b *planner) proven(o ir.Operand, check ir.CheckIndex) bool {
+	stricter := func(c ir.CheckIndex) bool {
+		return c.Bound <= check.Bound && (c.Ignore == check.Ignore || c.Ignore >= 0 && c.Ignore < check.Bound)
+	}
+	for _, c := range b.program.Checks {
+		s := c.Slot
+		if o.Region == s.Region && o.Offset >= s.Offset && o.Offset+reach(o.Shape, o.Strides) <= s.End() && stricter(c.CheckIndex) {
+			return true
+		}
+	}
+	for i := b.step - 1; i >= 0; i-- {
+		s := &b.program.Steps[i]
+		if len(s.Out) == 0 || s.Out[0].Region != o.Region || s.Out[0].Offset != o.Offset {
+			continue
+		}
+		c, ok := s.Op.(ir.CheckIndex)
+		return ok && s.Out[0].Shape.Size() == o.Shape.Size() && stricter(c)
+	}
+	return false
+}
+
+func (b *planner) build(s *ir.Step) error {
+	switch op := s.Op.(type) {
+	case ir.Fused:
+		return b.fused(s)
+	case ir.Reduce:
+		return b.reduce(s, op)
+	case ir.MatMul:
+		return b.matMul(s)
+	case ir.Conv2d, ir.Conv2dGradX, ir.Conv2dGradW:
+		return b.conv(s)
+	case ir.Pool2d:
+		return b.pool(op, s.In[0], s.Out[0])
+	case ir.Pool2dGrad:
+		return b.poolGrad(s, op)
+	case ir.Softmax:
+		return b.softmax(s, op)
+	case ir.SoftmaxGrad:
+		return b.softmaxGrad(s, op)
+	case ir.CrossEntropy:
+		return b.crossEntropy(s, op)
+	case ir.CrossEntropyGrad:
+		return b.crossEntropyGrad(s, op)
+	case ir.ArgMax:
+		return b.argMax(s, op)
+	case ir.Gather:
+		return b.gather(s)
+	case ir.ScatterAdd:
+		return b.scatterAdd(s, op)
+	case ir.Concat:
+		return b.concat(s, op)
+	case ir.Unslice:
+		return b.unslice(s, op)
+	case ir.Copy:
+		return b.copy(s)
+	case ir.CheckIndex:
+		return b.checkIndex(s, op)
+	case ir.Collective:
+		return b.collective(s)
+	}
+	return errOp
+}
+
+// collective ends a segment: the host carries it out.
+func (b *planner) collective(s *ir.Step) error {
+	in, out := s.In[0], s.Out[0]
+	if err := contiguous(in, out); err != nil {
+		return err
+	}
+	n := out.Shape.Size()
+	if at(in) != at(out) && n > 0 {
+		b.add(transfer{at(out), at(in), n})
+	}
+	b.staging = max(b.staging, n)
+	b.cut(exchange)
+	return nil
+}
+
+// contiguous says which of the operands is not.
+func contiguous(list ...ir.Operand) error {
+	for _, o := range list {
+		if !o.Contiguous() {
+			return fmt.Errorf("operand %v is not contiguous", o)
+		}
+	}
+	return nil
+}
+
+// stepError says where in a program something failed.
+func stepError(p *ir.Program, step int, err error) error {
+	if step >= len(p.Steps) {
+		return fmt.Errorf("at the end: %w", err)
+	}
+	s := &p.Steps[step]
+	name := s.Name
+	if name != "" {
+		name += " "
+	}
+	return fmt.Errorf("step %d %s(%s): %w", step, name, opName(s.Op), err)
+}
+
+func opName(op ir.Op) string { return strings.TrimPrefix(fmt.Sprintf("%T", op), "ir.") }

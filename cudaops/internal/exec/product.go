@@ -1,0 +1,158 @@
+package exec
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/tandem-train/tandem/internal/ir"
+)
+
+// matMul is [B,M,K] x [B,K,N] -> [B,M,N], or without B.
+func (b *planner) matMul(s *ir.Step) error {
+	a, c := s.In[0], s.Out[0]
+	n := len(c.Shape)
+	if n != 2 && n != 3 {
+		return fmt.Errorf("operand %v is no matrix", c)
+	}
+	if c.Shape.Size() == 0 {
+		return nil
+	}
+	p := matrices{batch: c.Shape[:n-2].Size(), m: c.Shape[n-2], n: c.Shape[n-1], k: a.Shape[n-1], relu: s.Epilogue.Relu}
+	for i, o := range [...]ir.Operand{a, s.In[1], c} {
+		if o.DType != ir.F32 {
+			return fmt.Errorf("operand %v is not f32", o)
+		}
+		p.at[i] = at(o)
+		p.strides[i] = [3]int{o.Strides[n-2], o.Strides[n-1]}
+		if n == 3 {
+			p.strides[i][2] = o.Strides[0]
+		}
+	}
+	if i := s.Epilogue.Bias; i != 0 {
+		if err := contiguous(s.In[i]); err != nil {
+			return err
+		}
+		p.bias, p.biased = at(s.In[i]), true
+	}
+	if b.product(b, p) {
+		return nil
+	}
+	return b.ownMatMul(p)
+}
+
+// matrices is a product of matrices, batch times, each operand's strides by row, column and batch.
+type matrices struct {
+	batch, m, n, k int
+	at             [3]place // a, b, c
+	strides        [3][3]int
+	bias           place
+	biased, relu   bool
+}
+
+func (b *planner) ownMatMul(p matrices) error {
+	s := p.strides
+	t := fmt.Sprintf("MatMul<%d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %t, %t>", p.batch, p.m, p.n, p.k,
+		s[0][0], s[0][1], s[0][2], s[1][0], s[1][1], s[1][2], s[2][0], s[2][1], s[2][2], p.biased, p.relu)
+	params, args := []string{"const float *x", "const float *y"}, []place{p.at[0], p.at[1]}
+	bias := "nullptr"
+	if p.biased {
+		params, args, bias = append(params, "const float *bias"), append(args, p.bias), "bias"
+	}
+	return b.tiles("matMul", t, fmt.Sprintf("x, y, %s, out", bias), p.batch, p.m, p.n, p.k, params, args, p.at[2])
+}
+
+// tiles launches a product of product.cuh. t is its type, fields are what it is made of, the parameters and then out.
+func (b *planner) tiles(stem, t, fields string, batch, m, n, k int, params []string, args []place, out place) error {
+	for _, x := range [...]int{batch, m, n, k} {
+		if x > math.MaxInt32 {
+			return fmt.Errorf("a product of %d times %dx%dx%d: one extent is too large for a card without the library", batch, m, k, n)
+		}
+	}
+	const tile, worth = 64, 256 // of k, for a part
+	grid := blocks(m, tile) * blocks(n, tile)
+	s := 1
+	if grid*batch < enough/2 && k >= 2*worth {
+		s = min((enough+grid*batch-1)/(grid*batch), k/worth, 64)
+	}
+	params, args = append(params, "float *out"), append(args, out)
+	if s == 1 {
+		text := fmt.Sprintf("%s {\n    product<%s, 1>({%s}, nullptr);\n}\n", entry(params...), t, fields)
+		return b.grid(b.kernel(stem, text, "product"), grid, batch, args)
+	}
+	params, args = append(params, "float *parts"), append(args, b.temporary(s*batch*m*n))
+	text := func(function string) string {
+		return fmt.Sprintf("%s {\n    %s<%s, %d>({%s}, parts);\n}\n", entry(params...), function, t, s, fields)
+	}
+	if err := b.grid(b.kernel(stem, text("product"), "product"), grid, batch*s, args); err != nil {
+		return err
+	}
+	b.launch(b.kernel("finish", text("finish"), "product"), blocks(batch*m*n, threads), args...)
+	return nil
+}
+
+func (b *planner) grid(kernel, blocks, planes int, args []place) error {
+	if planes > maxPlanes {
+		return fmt.Errorf("a product of %d matrices: a card without the library takes %d", planes, maxPlanes)
+	}
+	b.add(launch{kernel: kernel, blocks: blocks, planes: planes, args: args})
+	return nil
+}
+
+// convolution is a convolution or a gradient of one: the operands are all contiguous.
+type convolution struct {
+	op           ir.Op
+	window       ir.Window
+	x, w, y      place // dx, dw, dy in its gradients
+	xs, ws, ys   ir.Shape
+	bias         place
+	biased, relu bool
+}
+
+func (b *planner) conv(s *ir.Step) error {
+	if err := contiguous(append(s.In, s.Out[0])...); err != nil {
+		return err
+	}
+	if s.Out[0].Shape.Size() == 0 {
+		return nil
+	}
+	c := convolution{op: s.Op, relu: s.Epilogue.Relu}
+	var x, w, y ir.Operand
+	switch op := s.Op.(type) {
+	case ir.Conv2d:
+		x, w, y, c.window = s.In[0], s.In[1], s.Out[0], op.Conv
+	case ir.Conv2dGradX:
+		x, w, y, c.window = s.Out[0], s.In[0], s.In[1], op.Conv
+	case ir.Conv2dGradW:
+		x, w, y, c.window = s.In[0], s.Out[0], s.In[1], op.Conv
+	}
+	c.x, c.w, c.y, c.xs, c.ws, c.ys = at(x), at(w), at(y), x.Shape, w.Shape, y.Shape
+	if i := s.Epilogue.Bias; i != 0 {
+		c.bias, c.biased = at(s.In[i]), true
+	}
+	if b.convolution(b, c) {
+		return nil
+	}
+	return b.ownConv(c)
+}
+
+func (b *planner) ownConv(c convolution) error {
+	w, x, y := c.window, c.xs, c.ys
+	g := w.Groups
+	geometry := fmt.Sprintf("Geometry<%d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d>", x[0], x[1], x[2], x[3], y[1], y[2], y[3], g,
+		w.Kernel[0], w.Kernel[1], w.Stride[0], w.Stride[1], w.Padding[0], w.Padding[1], w.Dilation[0], w.Dilation[1])
+	ci, co, area := x[1]/g, y[1]/g, w.Kernel[0]*w.Kernel[1]
+	switch c.op.(type) {
+	case ir.Conv2dGradX:
+		return b.tiles("convGradX", fmt.Sprintf("ConvGradX<%s>", geometry), "w, dy, out", g, ci, x[0]*x[2]*x[3], co*area,
+			[]string{"const float *w", "const float *dy"}, []place{c.w, c.y}, c.x)
+	case ir.Conv2dGradW:
+		return b.tiles("convGradW", fmt.Sprintf("ConvGradW<%s>", geometry), "x, dy, out", g, co, ci*area, x[0]*y[2]*y[3],
+			[]string{"const float *x", "const float *dy"}, []place{c.x, c.y}, c.w)
+	}
+	params, args, bias := []string{"const float *x", "const float *w"}, []place{c.x, c.w}, "nullptr"
+	if c.biased {
+		params, args, bias = append(params, "const float *bias"), append(args, c.bias), "bias"
+	}
+	return b.tiles("conv", fmt.Sprintf("Conv<%s, %t, %t>", geometry, c.biased, c.relu), fmt.Sprintf("x, w, %s, out", bias), g, co, x[0]*y[2]*y[3], ci*area,
+		params, args, c.y)
+}
