@@ -317,7 +317,7 @@ func TestRealErrors(t *testing.T) {
 		call     func() error
 	}{
 		{"cuDevicePrimaryCtxRetain", func() error { _, err := cudaops.Alloc(0, 1); return err }},
-		{"cuStreamCreate", func() error { _, err := cudaops.Alloc(0, 1); return err }},
+		{"cuStreamCreate", func() error { _, err := cudaops.Open(0, 1); return err }},
 		{"cuMemAlloc_v2", func() error { _, err := cudaops.Alloc(0, 1); return err }},
 		{"cuMemGetInfo_v2", func() error { _, _, err := cudaops.MemGetInfo(0); return err }},
 		{"cuMemHostAlloc", func() error { return written(0) }},

@@ -1,17 +1,21 @@
 // Package machine lists the physical cards of a machine and what an environment makes of them. It is for tools such as `tandem devices`:
 // a program that computes asks package cudaops, which knows the visible cards only.
 //
-// [Inspect] lists the cards of TANDEM_SIM_CARDS where that is set, and else asks NVIDIA's management library (NVML). That takes cgo and
-// a driver; without them there are no cards, and [Machine.NVML] says why. Package cudaops computes on simulated cards and on the host
-// only, so cards that NVML knows are shown, but not used.
+// [Inspect] lists the cards of TANDEM_SIM_CARDS where that is set, and else asks NVIDIA's management library (NVML), which comes with the
+// driver. How cards are linked takes a program that was built with cgo. Without NVML the cards are those that CUDA's driver shows, and
+// [Machine.NVML] says why there are no others. Which cards are visible is the driver's word, where it works. Asking all this makes no
+// context on a card.
+//
+// [Libraries] says which of CUDA's libraries there are.
 //
 // NVML counts cards as on the bus. So does CUDA with CUDA_DEVICE_ORDER=PCI_BUS_ID; by default it puts the fastest first, which makes a
 // difference where cards are of several kinds ([Machine.Ambiguous]). Parts of cards (MIG) are not listed.
 //
-// Inspect reads the environment anew at every call, and may be called concurrently.
+// Inspect looks at the machine anew at every call, and may be called concurrently; the driver reads its variables once.
 package machine
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,7 +24,9 @@ import (
 	"strings"
 
 	"github.com/tandem-train/tandem/cudaops"
+	"github.com/tandem-train/tandem/cudaops/internal/dl"
 	"github.com/tandem-train/tandem/cudaops/internal/nvml"
+	"github.com/tandem-train/tandem/cudaops/internal/nvmlite"
 )
 
 // Unknown stands for a number that is not known.
@@ -37,11 +43,14 @@ type Machine struct {
 
 	// NVML is why NVML told of no card: nil where it did, and where it was not asked, since cards are simulated.
 	NVML error
+
+	// CUDA is why programs can't use these cards: the driver is there and does not work, or a variable has no meaning.
+	CUDA error
 }
 
 // Card is a physical card.
 type Card struct {
-	Physical   int // number in the machine, as nvidia-smi counts
+	Physical   int // number in the machine, as nvidia-smi counts, or Unknown
 	Logical    int // number in processes of this environment, -1 for a card that is not visible
 	Properties cudaops.Properties
 	Node       int    // of the machine's memory (NUMA) that is next to it, or Unknown
@@ -65,7 +74,7 @@ type Link struct {
 
 // Inspect lists the cards of this machine. It fails for a variable without meaning ([*cudaops.VariableError]).
 // That NVML is missing or fails is no error: see [Machine.NVML].
-func Inspect() (Machine, error) { return inspect(nvml.Cards, "/sys") }
+func Inspect() (Machine, error) { return inspect(listCards, "/sys") }
 
 // inspect asks list for cards that are not simulated, and the tree at sys where they are.
 func inspect(list func() ([]nvml.Card, error), sys string) (Machine, error) {
@@ -74,19 +83,28 @@ func inspect(list func() ([]nvml.Card, error), sys string) (Machine, error) {
 	if err != nil {
 		return m, err
 	}
-	for i, p := range simulated {
-		m.Cards = append(m.Cards, Card{Physical: i, Properties: p, Node: Unknown, MemoryUsed: Unknown, Utilization: Unknown})
+	if len(simulated) > 0 {
+		for i, p := range simulated {
+			m.Cards = append(m.Cards, Card{Physical: i, Properties: p, Node: Unknown, MemoryUsed: Unknown, Utilization: Unknown})
+		}
+		m.resolve()
+		return m, nil
 	}
-	if len(simulated) == 0 {
-		var found []nvml.Card
-		if found, m.NVML = list(); m.NVML == nil {
-			for i, c := range found {
-				m.Cards = append(m.Cards, fromNVML(i, c, sys))
-				m.Ambiguous = m.Ambiguous || c.Name != found[0].Name
-			}
-			m.Ambiguous = m.Ambiguous && os.Getenv("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
+	var found []nvml.Card
+	if found, m.NVML = list(); m.NVML == nil {
+		for i, c := range found {
+			m.Cards = append(m.Cards, fromNVML(i, c, sys))
+			m.Ambiguous = m.Ambiguous || c.Name != found[0].Name
 		}
 	}
+	m.Ambiguous = m.Ambiguous && os.Getenv("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
+	m.resolve()
+	m.CUDA = m.askDriver()
+	return m, nil
+}
+
+// resolve reads CUDA_VISIBLE_DEVICES by its rules.
+func (m *Machine) resolve() {
 	uuids := make([]string, len(m.Cards))
 	for i, c := range m.Cards {
 		uuids[i] = c.Properties.UUID
@@ -96,7 +114,97 @@ func inspect(list func() ([]nvml.Card, error), sys string) (Machine, error) {
 	for i := range m.Cards {
 		m.Cards[i].Logical = slices.Index(m.Visibility.Cards, i)
 	}
-	return m, nil
+}
+
+// askDriver puts what the driver shows in place of what the rules say, where there is a driver.
+func (m *Machine) askDriver() error {
+	visible, err := cudaops.AvailableDevices()
+	if err != nil {
+		return err
+	}
+	v, err := cudaops.VisibleDevices()
+	if err != nil || v.Physical == 0 {
+		return err
+	}
+	m.Visibility = v
+	if len(m.Cards) == 0 {
+		for _, d := range visible {
+			p, err := cudaops.DeviceProperties(d.Logical)
+			if err != nil {
+				return err
+			}
+			m.Cards = append(m.Cards, Card{Physical: d.Physical, Logical: d.Logical, Properties: p, Node: Unknown, MemoryUsed: Unknown, Utilization: Unknown})
+		}
+		return nil
+	}
+	for i := range m.Cards {
+		c := &m.Cards[i]
+		c.Logical = slices.IndexFunc(visible, func(d cudaops.Device) bool { return d.UUID == c.Properties.UUID })
+	}
+	return nil
+}
+
+// listCards asks NVML, and all but the links where this program was built without cgo.
+func listCards() ([]nvml.Card, error) {
+	cards, err := nvml.Cards()
+	if !errors.Is(err, nvml.ErrUnavailable) {
+		return cards, err
+	}
+	api, lightErr := nvmlite.Load()
+	var missing *dl.MissingError
+	if errors.As(lightErr, &missing) {
+		return nil, fmt.Errorf("%w: %w", nvml.ErrUnavailable, lightErr)
+	}
+	if lightErr != nil {
+		return nil, lightErr
+	}
+	return lightCards(api)
+}
+
+// lightCards are the cards as NVML describes them without cgo.
+func lightCards(api *nvmlite.API) ([]nvml.Card, error) {
+	found, err := api.Cards()
+	if err != nil {
+		return nil, err
+	}
+	cards := make([]nvml.Card, len(found))
+	for i, f := range found {
+		cards[i] = lightCard(api, f)
+	}
+	return cards, nil
+}
+
+func lightCard(api *nvmlite.API, f nvmlite.Card) nvml.Card {
+	c := nvml.Card{UUID: f.UUID}
+	var problems []error
+	told := func(err error) bool {
+		if err != nil && !nvmlite.Unsupported(err) {
+			problems = append(problems, err)
+		}
+		return err == nil
+	}
+	var err error
+	c.Name, err = f.Name()
+	told(err)
+	c.Major, c.Minor, err = f.Capability()
+	told(err)
+	c.BusID, err = f.BusID()
+	told(err)
+	if c.Memory, c.MemoryUsed, err = f.Memory(); !told(err) {
+		c.Memory, c.MemoryUsed = Unknown, Unknown
+	}
+	if c.Utilization, err = f.Utilization(); !told(err) {
+		c.Utilization = Unknown
+	}
+	processes, err := f.Processes()
+	told(err)
+	for _, p := range processes {
+		name, err := api.ProcessName(p.PID)
+		told(err)
+		c.Processes = append(c.Processes, nvml.Process{PID: p.PID, Name: name, Bytes: p.Bytes})
+	}
+	c.Problem = errors.Join(problems...)
+	return c
 }
 
 func fromNVML(number int, c nvml.Card, sys string) Card {

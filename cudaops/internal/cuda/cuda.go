@@ -164,10 +164,21 @@ func Symbols() []string { return slices.Sorted(maps.Keys(new(API).functions())) 
 
 // Load opens the driver and initialises it, the first time. Without a driver the error is a [*dl.MissingError]; a driver that sees no
 // card gives an [*Error] with NoDevice, or InvalidDevice for a CUDA_VISIBLE_DEVICES that names one twice.
-var Load = sync.OnceValues(func() (*API, error) { return Open("libcuda.so.1") })
+var Load = sync.OnceValues(func() (*API, error) { return Open(soname) })
+
+// soname is the driver's file.
+const soname = "libcuda.so.1"
 
 // Open is Load for a driver under another name, in tests.
 func Open(name string) (*API, error) {
+	a, err := bind(name)
+	if err != nil {
+		return nil, err
+	}
+	return a, a.check("cuInit", a.init(0))
+}
+
+func bind(name string) (*API, error) {
 	lib, err := dl.Open("computing on CUDA cards", name)
 	if err != nil {
 		return nil, err
@@ -178,11 +189,18 @@ func Open(name string) (*API, error) {
 			return nil, err
 		}
 	}
-	return a, a.check("cuInit", a.init(0))
+	return a, nil
 }
 
-// Path is the driver's file.
-func (a *API) Path() string { return a.lib.Path }
+// Find says where the driver is and which CUDA it serves (13000 is 13.0), without initialising it.
+func Find() (path string, version int, err error) {
+	a, err := bind(soname)
+	if err != nil {
+		return "", 0, err
+	}
+	version, err = a.DriverVersion()
+	return a.lib.Path, version, err
+}
 
 // check makes an error of a code.
 func (a *API) check(function string, code int32) error {

@@ -49,7 +49,9 @@ func Open(what string, names ...string) (*Library, error) {
 			if err == nil {
 				return &Library{Path: where(path), handle: handle}, nil
 			}
-			last = err
+			if dir != "" || last == nil {
+				last = err // of a file that is there, rather than the loader's of one that is not
+			}
 		}
 	}
 	if last == nil {

@@ -59,8 +59,6 @@ type (
 
 // API is the library.
 type API struct {
-	lib *dl.Library
-
 	init        func() int32
 	errorString func(code int32) string
 	count       func(n *uint32) int32
@@ -83,7 +81,7 @@ func load() (*API, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &API{lib: lib}
+	a := new(API)
 	for name, fn := range map[string]any{
 		"nvmlInit_v2": &a.init, "nvmlErrorString": &a.errorString,
 		"nvmlDeviceGetCount_v2": &a.count, "nvmlDeviceGetHandleByIndex_v2": &a.byIndex,
@@ -97,9 +95,6 @@ func load() (*API, error) {
 	}
 	return a, a.check("nvmlInit_v2", a.init())
 }
-
-// Path is the library's file.
-func (a *API) Path() string { return a.lib.Path }
 
 // check makes an error of a code.
 func (a *API) check(function string, code int32) error {
