@@ -22,7 +22,8 @@ func devicesCommand() command {
 		about: "show the cards of this machine, and what CUDA_VISIBLE_DEVICES makes of them",
 		usage: "[flags]",
 		intro: `Shows the physical cards of this machine, and what this environment makes of them: the logical number of each visible card, the
-primary card, and the entries of CUDA_VISIBLE_DEVICES that have no effect.`,
+primary card, and the entries of CUDA_VISIBLE_DEVICES that have no effect. For real cards also where CUDA's libraries are and of which
+version, and what those are needed for that are missing.`,
 		examples: `  tandem devices
   TANDEM_SIM_CARDS=4 CUDA_VISIBLE_DEVICES=3,2,0,1 tandem devices --json
 `,
@@ -30,6 +31,7 @@ primary card, and the entries of CUDA_VISIBLE_DEVICES that have no effect.`,
 Environment:
   CUDA_VISIBLE_DEVICES   which cards are visible, and their order
   TANDEM_SIM_CARDS       simulate cards on the host: 4, or 4x2GiB
+  TANDEM_CUDA_PATH       folders to look into first for CUDA's libraries, with colons between them
 `,
 		flags: func() *flagSet { return devicesFlags(new(bool)) },
 		run:   showDevices,
@@ -39,7 +41,7 @@ Environment:
 func devicesFlags(asJSON *bool) *flagSet {
 	fs := newFlagSet("devices")
 	fs.group("Flags", func(f *pflag.FlagSet) {
-		f.BoolVar(asJSON, "json", false, "print JSON: {cards: [{physical, logical, uuid, name, memory_bytes, capability, primary}], ignored: [{entry, reason}]}, where logical is null for a card that is not visible")
+		f.BoolVar(asJSON, "json", false, "print JSON: {cards: [{physical, logical, uuid, name, memory_bytes, capability, primary}], ignored: [{entry, reason}], libraries: [{name, for, path, version, problem}]}, where logical is null for a card that is not visible, and simulated cards need no libraries")
 	})
 	return fs
 }
@@ -58,17 +60,34 @@ func showDevices(_ context.Context, args []string, stdout, _ io.Writer) error {
 	if err != nil {
 		return &usageError{err}
 	}
+	var libraries []machine.Library
+	if !simulated(m) {
+		libraries = machine.Libraries()
+	}
 	if asJSON {
-		return printJSON(stdout, deviceReport(m))
+		return printJSON(stdout, deviceReport(m, libraries))
 	}
 	printDevices(stdout, m)
+	printLibraries(stdout, libraries)
 	return nil
 }
 
+// simulated is whether the cards are simulated, which takes no libraries.
+func simulated(m machine.Machine) bool { return len(m.Cards) > 0 && m.Cards[0].Properties.Simulated }
+
 // devicesJSON is what tandem devices --json prints.
 type devicesJSON struct {
-	Cards   []cardJSON    `json:"cards"`
-	Ignored []ignoredJSON `json:"ignored"`
+	Cards     []cardJSON    `json:"cards"`
+	Ignored   []ignoredJSON `json:"ignored"`
+	Libraries []libraryJSON `json:"libraries"`
+}
+
+type libraryJSON struct {
+	Name    string `json:"name"`
+	For     string `json:"for"`
+	Path    string `json:"path"`
+	Version string `json:"version"`
+	Problem string `json:"problem,omitempty"`
 }
 
 type cardJSON struct {
@@ -86,8 +105,8 @@ type ignoredJSON struct {
 	Reason string `json:"reason"`
 }
 
-func deviceReport(m machine.Machine) devicesJSON {
-	report := devicesJSON{Cards: []cardJSON{}, Ignored: []ignoredJSON{}} // empty lists, not null
+func deviceReport(m machine.Machine, libraries []machine.Library) devicesJSON {
+	report := devicesJSON{Cards: []cardJSON{}, Ignored: []ignoredJSON{}, Libraries: []libraryJSON{}} // empty lists, not null
 	for _, c := range m.Cards {
 		report.Cards = append(report.Cards, cardJSON{
 			Physical: c.Physical, Logical: logical(c), UUID: c.Properties.UUID, Name: c.Properties.Name,
@@ -96,6 +115,13 @@ func deviceReport(m machine.Machine) devicesJSON {
 	}
 	for _, e := range m.Visibility.Ignored {
 		report.Ignored = append(report.Ignored, ignoredJSON{e.Text, e.Reason})
+	}
+	for _, l := range libraries {
+		entry := libraryJSON{Name: l.Name, For: l.For, Path: l.Path, Version: l.Version}
+		if l.Err != nil {
+			entry.Problem = l.Err.Error()
+		}
+		report.Libraries = append(report.Libraries, entry)
 	}
 	return report
 }
@@ -137,16 +163,14 @@ func printDevices(w io.Writer, m machine.Machine) {
 	}
 	row("PHYSICAL", "LOGICAL", "NAME", "MEMORY", "CAPABILITY", "UUID", "LINKS")
 	for _, c := range m.Cards {
-		row(strconv.Itoa(c.Physical), logicalText(c), c.Properties.Name, sizeText(c.Properties.TotalMemory), capability(c), c.Properties.UUID, linksText(c))
+		row(physicalText(c), logicalText(c), c.Properties.Name, sizeText(c.Properties.TotalMemory), capability(c), c.Properties.UUID, linksText(c))
 	}
 	_ = t.Flush() // what can't be printed is for nobody to read
 	fmt.Fprintf(w, "\n%s\n", visibilityText(m.Visibility))
 	for _, e := range m.Visibility.Ignored {
 		fmt.Fprintf(w, "  entry %d, %q, has no effect: %s\n", e.Entry, e.Text, e.Reason)
 	}
-	real := false
 	for _, c := range m.Cards {
-		real = real || !c.Properties.Simulated
 		if c.Problem != nil {
 			fmt.Fprintf(w, "card %d: %v\n", c.Physical, c.Problem)
 		}
@@ -154,8 +178,34 @@ func printDevices(w io.Writer, m machine.Machine) {
 	if m.Ambiguous {
 		fmt.Fprintln(w, "Cards are of several kinds, and CUDA counts the fastest first. For the numbers above: CUDA_DEVICE_ORDER=PCI_BUS_ID")
 	}
-	if real {
-		fmt.Fprintln(w, "This version of Tandem computes on simulated cards and on the host only: TANDEM_SIM_CARDS=4 simulates four.")
+	if m.CUDA != nil {
+		fmt.Fprintf(w, "Programs can't use these cards: %v\n", m.CUDA)
+	}
+}
+
+// printLibraries prints CUDA's libraries for people: those that are there as a table, then what the others would be good for.
+func printLibraries(w io.Writer, libraries []machine.Library) {
+	if len(libraries) == 0 {
+		return
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "\nLIBRARY\tVERSION\tFILE")
+	for _, l := range libraries {
+		version, path := l.Version, l.Path
+		if l.Err != nil {
+			version, path = "-", "-"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\n", l.Name, version, path)
+	}
+	_ = t.Flush() // what can't be printed is for nobody to read
+	for i, l := range libraries {
+		if l.Err == nil {
+			continue
+		}
+		fmt.Fprintf(w, "%s, for %s, can't be used: %v\n", l.Name, l.For, l.Err)
+		if i == 0 {
+			break // without the driver the others would be of no use
+		}
 	}
 }
 
@@ -164,7 +214,17 @@ func printNoCards(w io.Writer, m machine.Machine) {
 	if m.NVML != nil {
 		fmt.Fprintf(w, " that is known: %v", m.NVML)
 	}
+	if m.CUDA != nil {
+		fmt.Fprintf(w, "; %v", m.CUDA)
+	}
 	fmt.Fprintln(w, ".\nTo simulate four cards on the host: TANDEM_SIM_CARDS=4 tandem devices")
+}
+
+func physicalText(c machine.Card) string {
+	if c.Physical == machine.Unknown {
+		return "-"
+	}
+	return strconv.Itoa(c.Physical)
 }
 
 func logicalText(c machine.Card) string {

@@ -22,6 +22,7 @@ func TestDevicesOfNVML(t *testing.T) {
 		},
 		Visibility: cudaops.Visibility{Physical: 2, Cards: []int{0, 1}},
 		Ambiguous:  true,
+		CUDA:       errors.New("old driver"),
 	}
 	var b strings.Builder
 	printDevices(&b, m)
@@ -32,7 +33,7 @@ func TestDevicesOfNVML(t *testing.T) {
 CUDA_VISIBLE_DEVICES is not set: all cards are visible.
 card 1: memory: lost
 Cards are of several kinds, and CUDA counts the fastest first. For the numbers above: CUDA_DEVICE_ORDER=PCI_BUS_ID
-This version of Tandem computes on simulated cards and on the host only: TANDEM_SIM_CARDS=4 simulates four.
+Programs can't use these cards: old driver
 `
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -52,5 +53,32 @@ func TestNoDevices(t *testing.T) {
 		if want := tt.want + "To simulate four cards on the host: TANDEM_SIM_CARDS=4 tandem devices\n"; b.String() != want {
 			t.Errorf("%q, want %q", b.String(), want)
 		}
+	}
+}
+
+func TestPrintLibraries(t *testing.T) {
+	var b strings.Builder
+	libraries := []machine.Library{
+		{Name: "NVRTC", For: "kernels", Path: "/lib/libnvrtc.so.13", Version: "13.0"},
+		{Name: "cuDNN", For: "convolutions", Err: errors.New("not found")},
+	}
+	printLibraries(&b, libraries)
+	const want = `
+LIBRARY  VERSION  FILE
+NVRTC    13.0     /lib/libnvrtc.so.13
+cuDNN    -        -
+cuDNN, for convolutions, can't be used: not found
+`
+	if diff := cmp.Diff(want, b.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	b.Reset()
+	printLibraries(&b, []machine.Library{{Name: "driver", For: "all", Err: errors.New("not found")}, libraries[1]})
+	if n := strings.Count(b.String(), "can't be used"); n != 1 {
+		t.Errorf("without a driver %d libraries can't be used, want the driver alone:\n%s", n, b.String())
+	}
+	got := deviceReport(machine.Machine{}, libraries).Libraries
+	if diff := cmp.Diff([]libraryJSON{{"NVRTC", "kernels", "/lib/libnvrtc.so.13", "13.0", ""}, {"cuDNN", "convolutions", "", "", "not found"}}, got); diff != "" {
+		t.Errorf("JSON (-want +got):\n%s", diff)
 	}
 }

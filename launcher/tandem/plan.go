@@ -34,6 +34,13 @@ type visibleCard struct {
 	node     int        // NUMA node, or machine.Unknown
 }
 
+func (c *visibleCard) String() string {
+	if c.physical == cudaops.UnknownPhysical {
+		return "card " + c.uuid
+	}
+	return fmt.Sprintf("physical card %d", c.physical)
+}
+
 // memoryCap is a cap on a worker's share of a card.
 type memoryCap struct {
 	bytes int64
@@ -131,7 +138,7 @@ func (o *runOptions) config(s *surroundings) (launcher.Config, error) {
 		w := launcher.Worker{CPUs: cpus[i]}
 		switch {
 		case c != nil:
-			w.Card = fmt.Sprintf("physical card %d", c.physical)
+			w.Card = c.String()
 			w.Env = append(w.Env, "CUDA_VISIBLE_DEVICES="+c.uuid)
 			if limit := o.cap(c); limit != nil {
 				w.Env = append(w.Env, "CUDA_DEVICE_LIMIT="+limit.text)
