@@ -49,3 +49,57 @@ func TestOpenReal(t *testing.T) {
 		t.Errorf("%d contexts, want one a card", n)
 	}
 }
+
+// TestLoadReal: a program's own memory comes from the allocator, so that it counts; where the process holds more than a cap allows, no
+// program is loaded.
+func TestLoadReal(t *testing.T) {
+	if !fakecuda.In(t, fakecuda.Config{Cards: []int64{1024}, Context: 100}) {
+		return
+	}
+	d, err := cudaops.Open(0, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	allocated := func() int64 {
+		n, err := cudaops.MemoryAllocated(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	p := &ir.Program{Name: "nothing"}
+	e, err := d.Load(p, [ir.NumRegions]ir.DeviceMemory{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if allocated() == 0 {
+		t.Error("a program's memory is not counted")
+	}
+	for range 3 {
+		if err := e.Run(t.Context(), new(ir.Runtime)); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := e.Close(); err != nil || allocated() != 0 {
+		t.Errorf("%d bytes after Close, %v", allocated(), err)
+	}
+
+	m := alloc(t, 0, 10*mib)
+	small := alloc(t, 0, 512)
+	if err := cudaops.SetDeviceMemoryLimit(105 * mib); err != nil {
+		t.Fatal(err)
+	}
+	before := allocated()
+	var full *cudaops.OutOfMemoryError
+	if _, err := d.Load(p, [ir.NumRegions]ir.DeviceMemory{}); !errors.As(err, &full) || full.Overhead != 100*mib || allocated() != before {
+		t.Errorf("load above the cap: error %v, %d bytes more", err, allocated()-before)
+	}
+	free(t, m)
+	if e, err = d.Load(p, [ir.NumRegions]ir.DeviceMemory{}); err != nil {
+		t.Fatal(err)
+	}
+	free(t, small)
+	if err := errors.Join(e.Close(), d.Close()); err != nil || allocated() != 0 {
+		t.Errorf("%d bytes at the end, %v", allocated(), err)
+	}
+}
