@@ -145,7 +145,7 @@ func (l *Library) Handle(card *cuda.Card, workspace cuda.Ptr, bytes int64) (*Han
 // on is Handle for a card whose name is known.
 func (l *Library) on(card *cuda.Card, name string, workspace cuda.Ptr, bytes int64) (*Handle, error) {
 	h := &Handle{lib: l, card: card, name: name, workspace: workspace, bytes: bytes, stream: card.Stream}
-	h.measure = func(run func() error) (float64, error) { return choices.Measure(card.API, h.stream, run) }
+	h.measure = h.time
 	if err := l.check("cublasLtCreate", l.create(&h.handle)); err != nil {
 		return nil, fmt.Errorf("cublas: card %d: %w", card.Ordinal, err)
 	}
@@ -154,6 +154,18 @@ func (l *Library) on(card *cuda.Card, name string, workspace cuda.Ptr, bytes int
 
 // SetStream makes plans run in another stream than the card's, such as one that is captured.
 func (h *Handle) SetStream(s cuda.Stream) { h.stream = s }
+
+// time is how many milliseconds the card takes for what run puts into the handle's stream.
+func (h *Handle) time(run func() error) (float64, error) {
+	if err := h.card.StreamSynchronize(h.stream); err != nil {
+		return 0, err
+	}
+	defer h.SetStream(h.stream)
+	return choices.Measure(h.card.API, func(s cuda.Stream) error {
+		h.SetStream(s)
+		return run()
+	})
+}
 
 // Close gives the handle back, after its plans.
 func (h *Handle) Close() error {

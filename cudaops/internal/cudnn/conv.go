@@ -25,6 +25,7 @@ type Conv struct {
 	X, W, Y [4]int
 	Window  ir.Window
 	Kind    Kind
+	NHWC    bool // in memory the channels of all three are last; the shapes are given in the order above all the same
 	Bias    bool // Forward: a vector of O is added to the channels,
 	Relu    bool // then what is negative becomes 0
 	TF32    bool // inputs may be rounded to 10 bits of mantissa, which is some ten times as fast
@@ -33,8 +34,16 @@ type Conv struct {
 // String describes all of the convolution: it is what is remembered of.
 func (c Conv) String() string {
 	w := c.Window
-	return fmt.Sprintf("%s x %v w %v y %v stride %v padding %v dilation %v groups %d bias %t relu %t tf32 %t",
-		c.Kind, c.X, c.W, c.Y, w.Stride, w.Padding, w.Dilation, w.Groups, c.Bias, c.Relu, c.TF32)
+	return fmt.Sprintf("%s x %v w %v y %v %s stride %v padding %v dilation %v groups %d bias %t relu %t tf32 %t",
+		c.Kind, c.X, c.W, c.Y, [...]string{formatNCHW: "nchw", formatNHWC: "nhwc"}[c.format()], w.Stride, w.Padding, w.Dilation, w.Groups, c.Bias, c.Relu, c.TF32)
+}
+
+// format is the library's name of the layout.
+func (c Conv) format() int32 {
+	if c.NHWC {
+		return formatNHWC
+	}
+	return formatNCHW
 }
 
 // check says what is wrong with a convolution.

@@ -178,7 +178,7 @@ func (l *Library) Handle(card *cuda.Card) (*Handle, error) {
 // on is Handle for a card whose name is known.
 func (l *Library) on(card *cuda.Card, name string) (*Handle, error) {
 	h := &Handle{MaxWorkspace: 256 << 20, lib: l, card: card, name: name}
-	h.measure = func(run func() error) (float64, error) { return choices.Measure(card.API, h.stream, run) }
+	h.measure = h.time
 	if err := l.check("cudnnCreate", l.create(&h.handle)); err != nil {
 		return nil, fmt.Errorf("cudnn: card %d: %w; the files beside %s belong to it and must be of its version", card.Ordinal, err, l.Path())
 	}
@@ -195,6 +195,23 @@ func (h *Handle) SetStream(s cuda.Stream) error {
 	}
 	h.stream = s
 	return nil
+}
+
+// time is how many milliseconds the card takes for what run puts into the handle's stream.
+func (h *Handle) time(run func() error) (ms float64, err error) {
+	own := h.stream
+	if err := h.card.StreamSynchronize(own); err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, h.SetStream(own)) }()
+	return choices.Measure(h.card.API, func(s cuda.Stream) error {
+		if s != h.stream {
+			if err := h.SetStream(s); err != nil {
+				return err
+			}
+		}
+		return run()
+	})
 }
 
 // Close gives the handle back, after its plans.

@@ -1,6 +1,6 @@
-// Package choices remembers on disk which of a library's algorithms was the fastest for an operation.
+// Package choices measures which of a library's algorithms is the fastest for an operation, and remembers it on disk.
 //
-// A [Store] belongs to one library. Its entries map a key, which says the operation, the card and the library's version, to what the library
+// [Fastest] chooses, by what [Measure] says of each candidate on the card. A [Store] belongs to one library. Its entries map a key, which says the operation, the card and the library's version, to what the library
 // needs to do it the same way again. Each is a file of its own, written whole or not at all. The first choice made for a key stays:
 // [Store.Put] returns the one that is kept, so that ranks which measure at the same time go on with the same algorithm, and one run's bits
 // are the next one's. An entry that is damaged or another key's is as good as none, and is replaced.

@@ -2,34 +2,96 @@ package choices
 
 import (
 	"errors"
+	"math"
 
 	"github.com/tandem-train/tandem/cudaops/internal/cuda"
 )
 
-// Fastest measures n candidates, the best guess first, and returns the fastest. One that fails is none; when all fail, so does Fastest. A later
-// one must be faster than an earlier one by more than measuring errs.
+// Fastest measures n candidates, the best guess first, and returns the fastest. One that fails is none; when all fail, so does Fastest. The
+// card's clock changes while it is busy: so all are measured in turn, some times, and the least time of each counts. A later candidate must be
+// faster than an earlier one by more than measuring errs.
 func Fastest(n int, measure func(i int) (ms float64, err error)) (int, error) {
-	const margin = 0.97
-	best, least := -1, 0.0
+	const (
+		rounds = 3
+		margin = 0.97
+		hope   = 1.5 // beyond this much slower than the fastest once, a candidate is out
+	)
+	least := make([]float64, n)
+	best := math.Inf(1)
 	var errs []error
-	for i := range n {
+	for i := range least {
 		ms, err := measure(i)
-		switch {
-		case err != nil:
+		if err != nil {
 			errs = append(errs, err)
-		case best < 0 || ms < margin*least:
-			best, least = i, ms
+			ms = math.Inf(1)
+		}
+		least[i] = ms
+		best = min(best, ms)
+	}
+	if math.IsInf(best, 1) {
+		return 0, errors.Join(append(errs, errors.New("no algorithm to choose"))...)
+	}
+	for range rounds - 1 {
+		for i := range least {
+			if least[i] > hope*best {
+				continue
+			}
+			ms, err := measure(i)
+			if err != nil {
+				return 0, err
+			}
+			least[i] = min(least[i], ms)
 		}
 	}
-	if best < 0 {
-		return 0, errors.Join(errs...)
+	fastest := 0
+	for i := range least {
+		if least[i] < margin*least[fastest] {
+			fastest = i
+		}
 	}
-	return best, nil
+	return fastest, nil
 }
 
-// Measure returns how many milliseconds the card takes for what run puts into the stream. It runs it some times, and waits for it.
-func Measure(api *cuda.API, stream cuda.Stream, run func() error) (ms float64, err error) {
-	const enough, most = 1.0, 20 // milliseconds, runs
+// Measure returns how many milliseconds the card takes for what run puts into a stream. It is run some times, in a graph, so that the time
+// of the calls themselves does not count; what it works on must be ready. Measure waits for the card.
+func Measure(api *cuda.API, run func(s cuda.Stream) error) (ms float64, err error) {
+	const enough, most = 0.5, 20 // milliseconds, runs
+	s, err := api.StreamCreate()
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, api.StreamDestroy(s)) }()
+	// The first run loads kernels, which must not happen while the stream is captured. The second, which its calls may hold up, says how many
+	// are worth it.
+	if err := run(s); err != nil {
+		return 0, err
+	}
+	if ms, err = elapsed(api, s, func() error { return run(s) }); err != nil {
+		return 0, err
+	}
+	runs := min(int(enough/max(ms, enough/most))+1, most)
+	graph, err := capture(api, s, func() error {
+		for range runs {
+			if err := run(s); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, api.GraphExecDestroy(graph)) }()
+	launch := func() error { return api.GraphLaunch(graph, s) }
+	if err := launch(); err != nil {
+		return 0, err
+	}
+	ms, err = elapsed(api, s, launch)
+	return ms / float64(runs), err
+}
+
+// elapsed is the time of what do puts into a stream.
+func elapsed(api *cuda.API, s cuda.Stream, do func() error) (ms float64, err error) {
 	var events [2]cuda.Event
 	for i := range events {
 		if events[i], err = api.EventCreate(true); err != nil {
@@ -37,35 +99,32 @@ func Measure(api *cuda.API, stream cuda.Stream, run func() error) (ms float64, e
 		}
 		defer func() { err = errors.Join(err, api.EventDestroy(events[i])) }()
 	}
-	time := func(runs int) (float64, error) {
-		if err := api.EventRecord(events[0], stream); err != nil {
-			return 0, err
-		}
-		for range runs {
-			if err := run(); err != nil {
-				return 0, err
-			}
-		}
-		if err := errors.Join(api.EventRecord(events[1], stream), api.EventSynchronize(events[1])); err != nil {
-			return 0, err
-		}
-		ms, err := api.EventElapsed(events[0], events[1])
-		return float64(ms) / float64(runs), err
-	}
-	// The first run loads kernels. The second says how many more are worth it; of three groups the fastest counts.
-	if _, err := time(1); err != nil {
+	if err := api.EventRecord(events[0], s); err != nil {
 		return 0, err
 	}
-	if ms, err = time(1); err != nil {
+	if err := do(); err != nil {
 		return 0, err
 	}
-	runs := min(int(enough/max(ms, enough/most))+1, most)
-	for range 3 {
-		mean, err := time(runs)
-		if err != nil {
-			return 0, err
-		}
-		ms = min(ms, mean)
+	if err := errors.Join(api.EventRecord(events[1], s), api.EventSynchronize(events[1])); err != nil {
+		return 0, err
 	}
-	return ms, nil
+	t, err := api.EventElapsed(events[0], events[1])
+	return float64(t), err
+}
+
+// capture makes a graph of what do puts into a stream.
+func capture(api *cuda.API, s cuda.Stream, do func() error) (cuda.GraphExec, error) {
+	if err := api.BeginCapture(s); err != nil {
+		return 0, err
+	}
+	err := do()
+	graph, ended := api.EndCapture(s)
+	if ended != nil {
+		return 0, errors.Join(err, ended)
+	}
+	if err != nil {
+		return 0, errors.Join(err, api.GraphDestroy(graph))
+	}
+	exec, err := api.GraphInstantiate(graph)
+	return exec, errors.Join(err, api.GraphDestroy(graph))
 }
