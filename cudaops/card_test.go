@@ -302,10 +302,9 @@ func TestCardTransfers(t *testing.T) {
 	needCard(t)
 	const size = 256*mib + 3
 	want, got := make([]byte, size), make([]byte, size)
-	r := rand.New(rand.NewPCG(rand.Uint64(), 1))
-	for i := range want {
-		want[i] = byte(r.Uint32())
-	}
+	source := rand.NewChaCha8([32]byte(fmt.Appendf(nil, "%032d", rand.Uint64())))
+	r := rand.New(source)
+	_, _ = source.Read(want) // never fails
 	m := alloc(t, 0, size)
 	defer free(t, m)
 	for range 3 {

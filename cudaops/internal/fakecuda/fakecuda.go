@@ -87,7 +87,7 @@ func In(t *testing.T, c Config) bool {
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "CUDA_") || strings.HasPrefix(v, "TANDEM_")
 	})
-	cmd.Env = append(cmd.Env, childVariable+"="+t.Name(), "TANDEM_CUDA_PATH="+dir, logVariable+"="+filepath.Join(t.TempDir(), "calls"))
+	cmd.Env = append(cmd.Env, childVariable+"="+t.Name(), "TANDEM_CUDA_PATH="+dir, "GORACE=atexit_sleep_ms=0", logVariable+"="+filepath.Join(t.TempDir(), "calls"))
 	cmd.Env = append(cmd.Env, c.variables()...)
 	for name, value := range c.Env {
 		cmd.Env = append(cmd.Env, name+"="+value)
