@@ -23,6 +23,7 @@ type Exec struct {
 	careful bool // no graphs
 	closed  bool
 
+	tools  *toolbox
 	module cuda.Module
 	block  cuda.Ptr // scratch and control
 	extra  int64
@@ -53,10 +54,17 @@ type work struct {
 // Load makes p ready to run on a card, on memory of at least the program's size a region, each on a 256-byte boundary. The memory must
 // outlive the Exec. Constants are written into their region.
 func Load(card *cuda.Card, p *ir.Program, mem [ir.NumRegions]cuda.Ptr) (*Exec, error) {
-	e := &Exec{card: new(*card), shared: card.Stream, careful: os.Getenv(GraphVariable) == "off"}
-	err := e.card.Do(func() error { return e.load(p, mem) })
+	return load(card, p, mem, func(e *Exec) libraries { return vendor{e, e.tools} })
+}
+
+// load is Load with the libraries that libs gives.
+func load(card *cuda.Card, p *ir.Program, mem [ir.NumRegions]cuda.Ptr, libs func(*Exec) libraries) (*Exec, error) {
+	e := &Exec{card: new(*card), shared: card.Stream, tools: borrow(card), careful: os.Getenv(GraphVariable) == "off"}
+	e.later(e.tools.giveBack)
+	err := e.card.Do(func() error { return e.load(p, mem, libs) })
 	if err != nil {
-		return nil, fmt.Errorf("exec: card %d: load %s: %w", card.Ordinal, p.Name, errors.Join(err, e.release()))
+		err = errors.Join(err, e.card.Do(e.release))
+		return nil, fmt.Errorf("exec: card %d: load %s: %w", card.Ordinal, p.Name, err)
 	}
 	return e, nil
 }
@@ -64,7 +72,7 @@ func Load(card *cuda.Card, p *ir.Program, mem [ir.NumRegions]cuda.Ptr) (*Exec, e
 // boundary is what regions' addresses are multiples of.
 const boundary = 256
 
-func (e *Exec) load(p *ir.Program, mem [ir.NumRegions]cuda.Ptr) error {
+func (e *Exec) load(p *ir.Program, mem [ir.NumRegions]cuda.Ptr, libs func(*Exec) libraries) error {
 	for r := range ir.NumRegions {
 		switch {
 		case p.Size[r] > 0 && mem[r] == 0:
@@ -82,10 +90,11 @@ func (e *Exec) load(p *ir.Program, mem [ir.NumRegions]cuda.Ptr) error {
 		return err
 	}
 	e.later(func() error { return e.card.EventDestroy(e.ready) })
-	if e.plan, err = newPlan(p, none{}); err != nil {
+	copy(e.base[:], mem[:])
+	if e.plan, err = newPlan(p, libs(e)); err != nil {
 		return err
 	}
-	if err := e.memory(mem); err != nil {
+	if err := e.memory(); err != nil {
 		return err
 	}
 	if err := e.constants(); err != nil {
@@ -118,9 +127,8 @@ func (e *Exec) release() error {
 	return errors.Join(errs...)
 }
 
-// memory takes the executable's own memory, and notes the addresses of all bases.
-func (e *Exec) memory(mem [ir.NumRegions]cuda.Ptr) (err error) {
-	copy(e.base[:], mem[:])
+// memory takes the executable's own memory.
+func (e *Exec) memory() (err error) {
 	inner := (int64(e.plan.scratch)*4 + boundary - 1) / boundary * boundary
 	n := e.plan.controlBytes()
 	e.extra = inner + int64(n)
@@ -186,7 +194,8 @@ type binder struct {
 	functions []cuda.Function
 }
 
-func (b *binder) address(p place) cuda.Ptr { return b.base[p.base] + cuda.Ptr(4*p.offset) }
+// address is where a place lies.
+func (e *Exec) address(p place) cuda.Ptr { return e.base[p.base] + cuda.Ptr(4*p.offset) }
 
 func (b *binder) bind(do any) func() error {
 	c, s := b.card, b.card.Stream
@@ -206,6 +215,8 @@ func (b *binder) bind(do any) func() error {
 	case transfer:
 		to, from := b.address(t.to), b.address(t.from)
 		return func() error { return c.MemcpyDtoD(to, from, 4*t.n, s) }
+	case libraryCall:
+		return t.bind(b.address)
 	case upload:
 		to := b.base[control]
 		return func() error { return c.MemcpyHtoD(to, b.pinned, 0, bytes, s) }

@@ -1,13 +1,273 @@
 package exec
 
-// libraries are where products and convolutions go first. Each method plans a call for the current step, or reports that it cannot be.
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/tandem-train/tandem/cudaops/internal/cublas"
+	"github.com/tandem-train/tandem/cudaops/internal/cuda"
+	"github.com/tandem-train/tandem/cudaops/internal/cudnn"
+	"github.com/tandem-train/tandem/internal/ir"
+)
+
+// libraries are where products and convolutions go first. Each method plans a call for the current step, or reports that there is none.
 type libraries interface {
-	product(b *planner, p matrices) bool
-	convolution(b *planner, c convolution) bool
+	product(b *planner, p matrices) (bool, error)
+	convolution(b *planner, c convolution) (bool, error)
 }
 
 // none has no library: kernels of our own do everything.
 type none struct{}
 
-func (none) product(*planner, matrices) bool        { return false }
-func (none) convolution(*planner, convolution) bool { return false }
+func (none) product(*planner, matrices) (bool, error)        { return false, nil }
+func (none) convolution(*planner, convolution) (bool, error) { return false, nil }
+
+// libraryCall is a task that a library does. bind gives the call, when addresses are known.
+type libraryCall struct {
+	bind func(address func(place) cuda.Ptr) func() error
+}
+
+// toolbox is cuBLASLt and cuDNN on one card, for all its Execs, which run one at a time: handles are dear, and so is the workspace.
+type toolbox struct {
+	card      *cuda.Card
+	users     int
+	workspace cuda.Ptr // cuBLASLt's
+	products  *cublas.Handle
+	convs     *cudnn.Handle
+}
+
+// workspaceBytes are enough for all algorithms of cuBLASLt.
+const workspaceBytes = 32 << 20
+
+var toolboxes = struct {
+	sync.Mutex
+	of map[*cuda.Card]*toolbox
+}{of: map[*cuda.Card]*toolbox{}}
+
+// borrow gives the card's toolbox; each borrow is followed by one giveBack.
+func borrow(card *cuda.Card) *toolbox {
+	toolboxes.Lock()
+	defer toolboxes.Unlock()
+	t := toolboxes.of[card]
+	if t == nil {
+		t = &toolbox{card: card}
+		toolboxes.of[card] = t
+	}
+	t.users++
+	return t
+}
+
+// giveBack closes the handles after the last user.
+func (t *toolbox) giveBack() error {
+	toolboxes.Lock()
+	defer toolboxes.Unlock()
+	if t.users--; t.users > 0 {
+		return nil
+	}
+	delete(toolboxes.of, t.card)
+	var errs []error
+	if t.products != nil {
+		errs = append(errs, t.products.Close(), t.card.MemFree(t.workspace))
+	}
+	if t.convs != nil {
+		errs = append(errs, t.convs.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// use makes what comes next go into a stream.
+func (t *toolbox) use(s cuda.Stream) error {
+	if t.products != nil {
+		t.products.SetStream(s)
+	}
+	if t.convs != nil {
+		return t.convs.SetStream(s)
+	}
+	return nil
+}
+
+// noCublas and noCudnn say once that a library cannot be used, and how it could.
+var noCublas, noCudnn sync.Once
+
+func notice(once *sync.Once, what string, err error) {
+	once.Do(func() {
+		fmt.Fprintf(os.Stderr, "tandem: %s are done by kernels of our own, which are several times slower: %v\n", what, err)
+	})
+}
+
+// cublas gives the card's handle, nil where the library cannot be had.
+func (t *toolbox) cublas() (*cublas.Handle, error) {
+	if t.products != nil {
+		return t.products, nil
+	}
+	lib, err := cublas.Open()
+	if err != nil {
+		notice(&noCublas, "matrix products", err)
+		return nil, nil
+	}
+	workspace, err := t.card.MemAlloc(workspaceBytes)
+	if err != nil {
+		return nil, err
+	}
+	h, err := lib.Handle(t.card, workspace, workspaceBytes)
+	if err != nil {
+		return nil, errors.Join(err, t.card.MemFree(workspace))
+	}
+	t.products, t.workspace = h, workspace
+	return h, nil
+}
+
+// cudnn gives the card's handle, nil where the library cannot be had.
+func (t *toolbox) cudnn() (*cudnn.Handle, error) {
+	if t.convs != nil {
+		return t.convs, nil
+	}
+	lib, err := cudnn.Open()
+	if err != nil {
+		notice(&noCudnn, "convolutions", err)
+		return nil, nil
+	}
+	t.convs, err = lib.Handle(t.card)
+	return t.convs, err
+}
+
+// vendor is the libraries of an Exec that is being loaded.
+type vendor struct {
+	e *Exec
+	*toolbox
+}
+
+// product plans p for cuBLASLt. An operand that it cannot take is copied first.
+func (v vendor) product(b *planner, p matrices) (bool, error) {
+	if p.k == 0 {
+		return false, nil // zeros
+	}
+	h, err := v.cublas()
+	if h == nil {
+		return false, err
+	}
+	q := cublas.Product{Batch: p.batch, M: p.m, N: p.n, K: p.k, Bias: p.biased, Relu: p.relu}
+	extents := [3][2]int{{p.m, p.k}, {p.k, p.n}, {p.m, p.n}}
+	matrix := [3]*cublas.Matrix{&q.A, &q.B, &q.C}
+	for i, s := range p.strides {
+		*matrix[i] = cublas.Matrix{Row: s[0], Col: s[1], Batch: s[2]}
+	}
+	var copied [3]bool
+	plan, err := h.Plan(q)
+	for range 2 {
+		var layout *cublas.LayoutError
+		if !errors.As(err, &layout) || layout.Operand == 'C' {
+			break
+		}
+		i := int(layout.Operand - 'A')
+		copied[i] = true
+		*matrix[i] = cublas.Matrix{Row: extents[i][1], Col: 1}
+		if p.strides[i][2] != 0 {
+			matrix[i].Batch = extents[i][0] * extents[i][1]
+		}
+		plan, err = h.Plan(q)
+	}
+	if errors.Is(err, cublas.ErrLayout) || cublas.Unsupported(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	v.e.later(plan.Close)
+	for i, needed := range copied {
+		if !needed {
+			continue
+		}
+		shape, strides := ir.Of(extents[i][0], extents[i][1]), p.strides[i][:2]
+		if p.strides[i][2] != 0 {
+			shape, strides = ir.Of(p.batch, shape[0], shape[1]), []int{p.strides[i][2], strides[0], strides[1]}
+		}
+		to := b.temporary(shape.Size())
+		if err := b.move(shape, p.at[i], strides, to, shape.Strides()); err != nil {
+			return false, err
+		}
+		p.at[i] = to
+	}
+	var sizes [3]int
+	for i, m := range matrix {
+		sizes[i] = reach(ir.Of(p.batch, extents[i][0], extents[i][1]), []int{m.Batch, m.Row, m.Col})
+	}
+	err = v.measure(p.at[:], sizes[:], 2, 0, func(at []cuda.Ptr, _ cuda.Ptr) error {
+		return plan.Tune(at[0], at[1], at[2], v.e.address(p.bias))
+	})
+	if err != nil {
+		return false, err
+	}
+	b.add(libraryCall{func(address func(place) cuda.Ptr) func() error {
+		x, y, out, bias := address(p.at[0]), address(p.at[1]), address(p.at[2]), address(p.bias)
+		return func() error { return plan.Run(x, y, out, bias) }
+	}})
+	return true, nil
+}
+
+// convolution plans c for cuDNN.
+func (v vendor) convolution(b *planner, c convolution) (bool, error) {
+	h, err := v.cudnn()
+	if h == nil {
+		return false, err
+	}
+	q := cudnn.Conv{X: [4]int(c.xs), W: [4]int(c.ws), Y: [4]int(c.ys), Window: c.window, Bias: c.biased, Relu: c.relu}
+	out := 2
+	switch c.op.(type) {
+	case ir.Conv2dGradX:
+		q.Kind, out = cudnn.GradX, 0
+	case ir.Conv2dGradW:
+		q.Kind, out = cudnn.GradW, 1
+	}
+	plan, err := h.Conv(q)
+	if cudnn.Unsupported(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	v.e.later(plan.Close)
+	workspace := plan.TuneWorkspace()
+	err = v.measure([]place{c.x, c.w, c.y}, []int{c.xs.Size(), c.ws.Size(), c.ys.Size()}, out, workspace, func(at []cuda.Ptr, space cuda.Ptr) error {
+		return plan.Tune(at[0], at[1], at[2], v.e.address(c.bias), space, workspace)
+	})
+	if err != nil {
+		return false, err
+	}
+	space := b.temporary(int(plan.Workspace()+3) / 4)
+	b.add(libraryCall{func(address func(place) cuda.Ptr) func() error {
+		x, w, y, bias, space := address(c.x), address(c.w), address(c.y), address(c.bias), address(space)
+		return func() error { return plan.Run(x, w, y, bias, space) }
+	}})
+	return true, nil
+}
+
+// measure calls f with the addresses of operands, by which a library finds out what is fastest. What has content that must stay, the
+// program's own memory at place out, and what has no address yet, is replaced by memory that is taken for this alone; so is the workspace.
+// Where the card has none left, nothing is measured.
+func (v vendor) measure(at []place, sizes []int, out int, workspace int64, f func(at []cuda.Ptr, workspace cuda.Ptr) error) (err error) {
+	var offsets []int64 // of what is replaced
+	total := (workspace + boundary - 1) / boundary * boundary
+	for i, p := range at {
+		offsets = append(offsets, total)
+		if i == out || p.base == scratch {
+			// As far from a boundary as the place itself.
+			total += (int64(4*(sizes[i]+p.offset%(boundary/4))) + boundary - 1) / boundary * boundary
+		}
+	}
+	block, err := v.e.card.MemAlloc(total)
+	if err != nil {
+		return nil //nolint:nilerr // the library's guess will do
+	}
+	defer func() { err = errors.Join(err, v.e.card.MemFree(block)) }()
+	addresses := make([]cuda.Ptr, len(at))
+	for i, p := range at {
+		addresses[i] = v.e.address(p)
+		if i == out || p.base == scratch {
+			addresses[i] = block + cuda.Ptr(offsets[i]) + cuda.Ptr(4*(p.offset%(boundary/4)))
+		}
+	}
+	return f(addresses, block)
+}

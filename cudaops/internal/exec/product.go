@@ -34,8 +34,8 @@ func (b *planner) matMul(s *ir.Step) error {
 		}
 		p.bias, p.biased = at(s.In[i]), true
 	}
-	if b.product(b, p) {
-		return nil
+	if done, err := b.product(b, p); done || err != nil {
+		return err
 	}
 	return b.ownMatMul(p)
 }
@@ -129,8 +129,8 @@ func (b *planner) conv(s *ir.Step) error {
 	if i := s.Epilogue.Bias; i != 0 {
 		c.bias, c.biased = at(s.In[i]), true
 	}
-	if b.convolution(b, c) {
-		return nil
+	if done, err := b.convolution(b, c); done || err != nil {
+		return err
 	}
 	return b.ownConv(c)
 }

@@ -84,8 +84,11 @@ func (e *Exec) first(i int) int {
 	return before.step
 }
 
-// join lets the Exec's own stream wait for what the card's has been given.
+// join lets the Exec's own stream wait for what the card's has been given, and the libraries work in it.
 func (e *Exec) join() error {
+	if err := e.tools.use(e.card.Stream); err != nil {
+		return err
+	}
 	if err := e.card.EventRecord(e.ready, e.shared); err != nil {
 		return err
 	}
@@ -114,6 +117,9 @@ func (e *Exec) put(p *part, stream cuda.Stream) error {
 
 // capture makes a graph of every part.
 func (e *Exec) capture() error {
+	if err := e.tools.use(e.card.Stream); err != nil {
+		return err
+	}
 	for i := range e.parts {
 		if p := &e.parts[i]; len(p.work) > 0 && p.graph == 0 {
 			if err := e.captured(p); err != nil {
@@ -163,7 +169,7 @@ func (e *Exec) exchange(ctx context.Context, comm ir.Comm, step int, stream cuda
 		}
 		e.later(func() error { return e.card.MemFreeHost(e.staged) })
 	}
-	at := e.base[o.Region] + cuda.Ptr(4*o.Offset)
+	at := e.address(at(o))
 	if n > 0 {
 		if err := e.card.MemcpyDtoH(e.staged, 0, at, 4*n, stream); err != nil {
 			return err

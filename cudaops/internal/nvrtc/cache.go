@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// CacheVariable names the folder of the cache, or is "off".
+// CacheVariable names the folder of all that Tandem caches, or is "off".
 const CacheVariable = "TANDEM_CACHE"
 
 // magic begins every entry; then come the checksum of the rest and the rest, the code.
@@ -35,7 +35,7 @@ func openCache() *cache {
 		c.dir = filepath.Join(base, "tandem", "kernels")
 	case "off":
 	default:
-		c.dir = dir
+		c.dir = filepath.Join(dir, "kernels")
 	}
 	return c
 }

@@ -1,0 +1,75 @@
+extern "C" __global__ void __launch_bounds__(256) matMul0(const float *x, const float *y, const float *bias, float *out) {
+    product<MatMul<1, 32, 10, 20, 20, 1, 0, 1, 20, 0, 10, 1, 0, true, false>, 1>({x, y, bias, out}, nullptr);
+}
+
+extern "C" __global__ void __launch_bounds__(256) crossEntropy1(const float *logits, const int *labels, const float *weights, float *out, u64 *word) {
+    crossEntropy<32, 10, 16, false>(logits, labels, weights, out, word, -100, 0x1p+00f, 0x0p+00f);
+}
+
+struct sum2Loop {
+    const float *a0;
+    template <int V> __device__ __forceinline__ Vec<V> at(u32 k, u32 r) const {
+        const Vec<4> r0 = loadv<4>(a0 + (r));
+        Vec<4> w;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            w.x[j] = r0.x[j];
+        }
+        return w;
+    }
+};
+extern "C" __global__ void __launch_bounds__(256) sum2(const float *a0, float *out) {
+    const sum2Loop f = {a0};
+    rows<Sum, 8, 4, u32, 1, 32, 1>(f, out);
+}
+
+extern "C" __global__ void __launch_bounds__(256) crossEntropyGrad3(const float *logits, const int *labels, const float *weights, const float *dloss, float *out, u64 *word) {
+    crossEntropyGrad<32, 10, 16, false>(logits, labels, weights, dloss, out, word, -100, 0x1p+00f, 0x0p+00f);
+}
+
+extern "C" __global__ void __launch_bounds__(256) matMul4(const float *x, const float *y, float *out) {
+    product<MatMul<1, 10, 20, 32, 1, 10, 0, 20, 1, 0, 20, 1, 0, false, false>, 1>({x, y, nullptr, out}, nullptr);
+}
+
+struct sum5Loop {
+    const float *a0;
+    template <int V> __device__ __forceinline__ Vec<V> at(u32 k, u32 r) const {
+        const Vec<1> r0 = loadv<1>(a0 + (k + r * 10));
+        Vec<1> w;
+        for (int j = 0; j < 1; j++) {
+            w.x[j] = r0.x[j];
+        }
+        return w;
+    }
+};
+extern "C" __global__ void __launch_bounds__(256) sum5(const float *a0, float *out) {
+    const sum5Loop f = {a0};
+    columns<Sum, 16, 1, u32, 10, 32, 1>(f, out);
+}
+
+extern "C" __global__ void __launch_bounds__(256) fused6(const float *a0, const float *a1, float *o0) {
+    for (u32 i = ((u32)blockIdx.x * 256 + threadIdx.x) * 4; i < 200; i += (u32)gridDim.x * 1024) {
+        const Vec<4> r0 = loadv<4>(a0 + (i));
+        const Vec<4> r3 = loadv<4>(a1 + (i));
+        Vec<4> w0;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const float r2 = r0.x[j] * 0x1.99999ap-04f;
+            const float r4 = r3.x[j] - r2;
+            w0.x[j] = r4;
+        }
+        storev<4>(o0 + i, w0);
+    }
+}
+
+// step 0: exec.upload
+// step 0: matMul0 on 1x1 input+0 params+0 params+256 work+0
+// step 1: crossEntropy1 on 2x1 work+0 input+640 consts+0 work+320 control+4
+// step 2: sum2 on 1x1 work+320 output+0
+// step 3: crossEntropyGrad3 on 2x1 work+0 input+640 consts+0 consts+64 work+320 control+6
+// step 4: matMul4 on 1x1 work+320 input+0 grads+0
+// step 5: sum5 on 1x1 work+320 grads+256
+// collective, step 6
+// step 7: fused6 on 1x1 grads+0 params+0 params+0
+// step 7: exec.download
+// end
