@@ -13,7 +13,7 @@ import (
 // another run might choose otherwise and give other bits. It waits for the card, and is not for a stream that is captured.
 func (p *Plan) Tune(a, b, c, bias cuda.Ptr) error {
 	by := p.chosen(a, b, c, bias)
-	if by.made || p.h.lib.remembers == nil {
+	if by.made || !p.h.lib.remembers.Ready() {
 		return nil
 	}
 	if err := p.tune(by, a, b, c, bias); err != nil {
@@ -31,14 +31,10 @@ func (p *Plan) tune(by *choice, a, b, c, bias cuda.Ptr) error {
 	if err != nil {
 		return err
 	}
-	kept, err := p.h.lib.remembers.Put(p.key(by), by.offers[fastest].algo.bytes(), func(kept []byte) bool { return p.use(&choice{}, kept) })
-	if err != nil {
-		return err
-	}
-	if !p.use(by, kept) {
+	kept, ok := p.h.lib.remembers.Put(p.key(by), by.offers[fastest].algo.bytes(), func(kept []byte) bool { return p.use(&choice{}, kept) })
+	if ok && !p.use(by, kept) {
 		return p.h.lib.check("cublasLtMatmulAlgoCheck", notSupported)
 	}
-	by.offers = nil
 	return nil
 }
 

@@ -190,9 +190,7 @@ func convolutions() []Conv {
 func TestConvolutions(t *testing.T) {
 	t.Setenv(choices.Variable, t.TempDir())
 	b := openCard(t)
-	store, err := choices.Open("cudnn")
-	must(t, err)
-	b.handle.lib.remembers = store
+	b.handle.lib.remembers = choices.Open("cudnn")
 	for _, c := range convolutions() {
 		for _, tf32 := range []bool{false, true} {
 			c.TF32 = tf32

@@ -126,9 +126,7 @@ func open(name string) (*Library, error) {
 		}
 	}
 	l.version = int(l.getVersion())
-	if l.remembers, err = choices.Open("cudnn"); err != nil {
-		return nil, err
-	}
+	l.remembers = choices.Open("cudnn")
 	return l, nil
 }
 

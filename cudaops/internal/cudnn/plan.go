@@ -233,7 +233,7 @@ func (p *Plan) run(x, w, y, bias, workspace cuda.Ptr) error {
 // remembered Tune changes nothing, because another run might choose otherwise and give other bits. It waits for the card, and is not for a
 // stream that is captured.
 func (p *Plan) Tune(x, w, y, bias, workspace cuda.Ptr, bytes int64) error {
-	if p.made || p.h.lib.remembers == nil {
+	if p.made || !p.h.lib.remembers.Ready() {
 		return nil
 	}
 	if err := p.tune(x, w, y, bias, workspace, bytes); err != nil {
@@ -251,12 +251,12 @@ func (p *Plan) tune(x, w, y, bias, workspace cuda.Ptr, bytes int64) error {
 		}
 		return p.h.measure(func() error { return p.run(x, w, y, bias, workspace) })
 	})
-	var kept []byte
-	if err == nil {
-		kept, err = p.h.lib.remembers.Put(p.key(), fits[fastest].encode(), func(kept []byte) bool { return p.find(kept) != nil })
-	}
 	if err != nil {
 		return errors.Join(err, p.take(before))
+	}
+	kept, ok := p.h.lib.remembers.Put(p.key(), fits[fastest].encode(), func(kept []byte) bool { return p.find(kept) != nil })
+	if !ok {
+		return p.take(before)
 	}
 	p.made = true
 	return p.take(*p.find(kept))

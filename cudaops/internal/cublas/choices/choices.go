@@ -5,8 +5,9 @@
 // [Store.Put] returns the one that is kept, so that ranks which measure at the same time go on with the same algorithm, and one run's bits
 // are the next one's. An entry that is damaged or another key's is as good as none, and is replaced.
 //
-// Files lie in the folder that TANDEM_CACHE names, or in the user's cache directory; with TANDEM_CACHE=off nothing is remembered, and [Open]
-// returns nil, which is a store that has nothing and keeps nothing.
+// Files lie in the folder tandem/algorithms of the user's cache directory; TANDEM_CACHE names another folder than tandem, or is "off". What
+// cannot be remembered is not to be chosen by measuring, because the next run might choose otherwise: [Store.Ready] says so, and why is said
+// once to the user.
 package choices
 
 import (
@@ -15,78 +16,113 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 )
 
-// Variable names the folder of all that is cached, or is off.
+// Variable names the folder of all that Tandem caches, or is "off".
 const Variable = "TANDEM_CACHE"
 
-// ErrOff is the error of putting a choice where nothing is remembered.
-var ErrOff = errors.New("nothing is remembered, by " + Variable)
-
 // Store is a library's entries. It is safe for concurrent use, by several processes too.
-type Store struct{ dir string }
+type Store struct {
+	dir  string // "" where nothing is remembered
+	warn func(error)
+}
 
-// Open returns a library's store, which is nil when nothing is to be remembered.
-func Open(library string) (*Store, error) {
-	dir := os.Getenv(Variable)
-	if dir == "off" {
-		return nil, nil
-	}
-	if dir == "" {
-		user, err := os.UserCacheDir()
+// Open returns a library's store.
+func Open(library string) *Store {
+	s := &Store{warn: warnOnce}
+	switch dir := os.Getenv(Variable); dir {
+	case "":
+		base, err := os.UserCacheDir()
 		if err != nil {
-			return nil, fmt.Errorf("choices: no folder to remember algorithms in: %w; name one in %s", err, Variable)
+			s.warn(err)
+			return s
 		}
-		dir = filepath.Join(user, "tandem")
+		s.dir = filepath.Join(base, "tandem", "algorithms", library)
+	case "off":
+	default:
+		s.dir = filepath.Join(dir, "algorithms", library)
 	}
-	return &Store{dir: filepath.Join(dir, "algorithms", library)}, nil
+	return s
+}
+
+var warned sync.Once
+
+func warnOnce(err error) {
+	warned.Do(func() {
+		fmt.Fprintf(os.Stderr, "tandem: the fastest algorithms are not looked for, because they cannot be remembered: %v; name a folder in %s, or switch this off with %[2]s=off\n", err, Variable)
+	})
+}
+
+// Ready reports whether choices are remembered.
+func (s *Store) Ready() bool {
+	if s.dir == "" {
+		return false
+	}
+	f, err := s.create()
+	if err != nil {
+		s.warn(err)
+		return false
+	}
+	if err := errors.Join(f.Close(), os.Remove(f.Name())); err != nil {
+		s.warn(err)
+	}
+	return true
+}
+
+// create makes a new file in the folder.
+func (s *Store) create() (*os.File, error) {
+	if err := os.MkdirAll(s.dir, 0o755); err != nil {
+		return nil, err
+	}
+	return os.CreateTemp(s.dir, "new-*")
 }
 
 // Get returns a key's choice, and whether there is one.
 func (s *Store) Get(key string) ([]byte, bool) {
-	if s == nil {
+	if s.dir == "" {
 		return nil, false
 	}
 	file, err := os.ReadFile(s.path(key))
 	if err != nil {
-		return nil, false // and Put says why there is none
+		return nil, false // and Ready or Put says what is wrong with the folder
 	}
 	found, value, err := decode(file)
 	return value, err == nil && found == key
 }
 
-// Put keeps a choice and returns the one that is kept: an earlier one, where there is one that usable accepts.
-func (s *Store) Put(key string, value []byte, usable func([]byte) bool) ([]byte, error) {
-	if s == nil {
-		return nil, ErrOff
+// Put keeps a choice and returns the one that is kept: an earlier one, where there is one that usable accepts. ok is false where none can be.
+func (s *Store) Put(key string, value []byte, usable func([]byte) bool) (kept []byte, ok bool) {
+	if s.dir == "" {
+		return nil, false
 	}
-	if err := os.MkdirAll(s.dir, 0o755); err != nil {
-		return nil, fmt.Errorf("choices: %w", err)
-	}
-	f, err := os.CreateTemp(s.dir, "new-*")
+	kept, err := s.put(key, value, usable)
 	if err != nil {
-		return nil, fmt.Errorf("choices: %w", err)
+		s.warn(err)
+	}
+	return kept, err == nil
+}
+
+func (s *Store) put(key string, value []byte, usable func([]byte) bool) ([]byte, error) {
+	f, err := s.create()
+	if err != nil {
+		return nil, err
 	}
 	defer os.Remove(f.Name()) //nolint:errcheck // it is gone where it was renamed
 	_, err = f.Write(encode(key, value))
 	if err := errors.Join(err, f.Close()); err != nil {
-		return nil, fmt.Errorf("choices: %w", err)
+		return nil, err
 	}
-	// A link fails where the name exists: of those that come at the same time, one is first.
-	err = os.Link(f.Name(), s.path(key))
-	if errors.Is(err, fs.ErrExist) {
+	// A link fails where the name exists, so that of those who come at the same time one is first; and in file systems that have no links.
+	if err := os.Link(f.Name(), s.path(key)); err != nil {
 		if kept, ok := s.Get(key); ok && usable(kept) {
 			return kept, nil
 		}
-		err = os.Rename(f.Name(), s.path(key))
-	}
-	if err != nil {
-		return nil, fmt.Errorf("choices: %w", err)
+		return value, os.Rename(f.Name(), s.path(key))
 	}
 	return value, nil
 }

@@ -2,7 +2,6 @@ package choices
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,10 +12,8 @@ import (
 func open(t *testing.T) *Store {
 	t.Helper()
 	t.Setenv(Variable, t.TempDir())
-	s, err := Open("lib")
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := Open("lib")
+	s.warn = func(err error) { t.Error(err) }
 	return s
 }
 
@@ -27,13 +24,10 @@ func TestPutThenGet(t *testing.T) {
 	if _, ok := s.Get("key"); ok {
 		t.Fatal("there is a choice before one was made")
 	}
-	if kept, err := s.Put("key", []byte{1, 2}, always); err != nil || !bytes.Equal(kept, []byte{1, 2}) {
-		t.Fatalf("Put gave %v, %v", kept, err)
+	if kept, ok := s.Put("key", []byte{1, 2}, always); !ok || !bytes.Equal(kept, []byte{1, 2}) {
+		t.Fatalf("Put gave %v, %v", kept, ok)
 	}
-	again, err := Open("lib")
-	if err != nil {
-		t.Fatal(err)
-	}
+	again := Open("lib")
 	if got, ok := again.Get("key"); !ok || !bytes.Equal(got, []byte{1, 2}) {
 		t.Errorf("Get gave %v, %v", got, ok)
 	}
@@ -53,9 +47,9 @@ func TestFirstStays(t *testing.T) {
 		if i == 2 {
 			usable = func(b []byte) bool { return b[0] != 1 }
 		}
-		kept, err := s.Put("key", []byte{byte(i + 1)}, usable)
-		if err != nil || kept[0] != want {
-			t.Errorf("choice %d: kept %v, %v, want %d", i+1, kept, err, want)
+		kept, ok := s.Put("key", []byte{byte(i + 1)}, usable)
+		if !ok || kept[0] != want {
+			t.Errorf("choice %d: kept %v, %v, want %d", i+1, kept, ok, want)
 		}
 	}
 }
@@ -66,12 +60,9 @@ func TestAllAgree(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range kept {
 		wg.Go(func() {
-			b, err := s.Put("key", []byte{byte(i)}, always)
-			if err != nil {
-				t.Error(err)
-				return
+			if b, ok := s.Put("key", []byte{byte(i)}, always); ok {
+				kept[i] = b[0]
 			}
-			kept[i] = b[0]
 		})
 	}
 	wg.Wait()
@@ -97,8 +88,8 @@ func TestDamage(t *testing.T) {
 		damages[fmt.Sprintf("bit of byte %d", i)] = flipped
 	}
 	s := open(t)
-	if _, err := s.Put("key", []byte{1}, always); err != nil {
-		t.Fatal(err)
+	if !s.Ready() {
+		t.Fatal("not ready")
 	}
 	for name, file := range damages {
 		if err := os.WriteFile(s.path("key"), file, 0o644); err != nil {
@@ -107,8 +98,8 @@ func TestDamage(t *testing.T) {
 		if got, ok := s.Get("key"); ok {
 			t.Errorf("%s: Get gave %v", name, got)
 		}
-		if kept, err := s.Put("key", []byte{2}, always); err != nil || kept[0] != 2 {
-			t.Errorf("%s: Put gave %v, %v", name, kept, err)
+		if kept, ok := s.Put("key", []byte{2}, always); !ok || kept[0] != 2 {
+			t.Errorf("%s: Put gave %v, %v", name, kept, ok)
 		}
 		if got, ok := s.Get("key"); !ok || got[0] != 2 {
 			t.Errorf("%s: then Get gave %v, %v", name, got, ok)
@@ -116,17 +107,27 @@ func TestDamage(t *testing.T) {
 	}
 }
 
+// nothing sees that a store remembers nothing, and returns what it warned of.
+func nothing(t *testing.T) (warnings []error) {
+	t.Helper()
+	s := Open("lib")
+	s.warn = func(err error) { warnings = append(warnings, err) }
+	if s.Ready() {
+		t.Error("it is ready")
+	}
+	if kept, ok := s.Put("key", []byte{1}, always); ok {
+		t.Errorf("it kept %v", kept)
+	}
+	if found, ok := s.Get("key"); ok {
+		t.Errorf("it has %v", found)
+	}
+	return warnings
+}
+
 func TestOff(t *testing.T) {
 	t.Setenv(Variable, "off")
-	s, err := Open("lib")
-	if s != nil || err != nil {
-		t.Fatalf("Open gave %v, %v", s, err)
-	}
-	if _, ok := s.Get("key"); ok {
-		t.Error("there is a choice")
-	}
-	if _, err := s.Put("key", nil, always); !errors.Is(err, ErrOff) {
-		t.Errorf("Put gave %v", err)
+	if warnings := nothing(t); warnings != nil {
+		t.Errorf("it warned of %v", warnings)
 	}
 }
 
@@ -136,12 +137,24 @@ func TestNowhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv(Variable, file)
-	s, err := Open("lib")
+	if warnings := nothing(t); len(warnings) != 2 {
+		t.Errorf("it warned of %v", warnings)
+	}
+}
+
+func TestFolder(t *testing.T) {
+	base := t.TempDir()
+	t.Setenv("HOME", base)
+	t.Setenv("XDG_CACHE_HOME", base)
+	base, err := os.UserCacheDir()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Put("key", []byte{1}, always); err == nil {
-		t.Error("a choice was kept in a file")
+	for set, want := range map[string]string{"": filepath.Join(base, "tandem"), base: base} {
+		t.Setenv(Variable, set)
+		if s := Open("lib"); s.dir != filepath.Join(want, "algorithms", "lib") {
+			t.Errorf("%s=%q: %s", Variable, set, s.dir)
+		}
 	}
 }
 
