@@ -86,6 +86,7 @@ func (e *Exec) load(p *ir.Program, mem [ir.NumRegions]cuda.Ptr, libs func(*Exec)
 		return err
 	}
 	e.later(func() error { return e.card.StreamDestroy(e.card.Stream) })
+	e.later(func() error { return e.tools.use(e.shared) })
 	if e.ready, err = e.card.EventCreate(false); err != nil {
 		return err
 	}

@@ -145,9 +145,10 @@ func (v vendor) product(b *planner, p matrices) (bool, error) {
 		return false, nil // zeros
 	}
 	h, err := v.cublas()
-	if h == nil {
+	if h == nil || err != nil {
 		return false, err
 	}
+	h.SetStream(v.e.card.Stream)
 	q := cublas.Product{Batch: p.batch, M: p.m, N: p.n, K: p.k, Bias: p.biased, Relu: p.relu}
 	extents := [3][2]int{{p.m, p.k}, {p.k, p.n}, {p.m, p.n}}
 	matrix := [3]*cublas.Matrix{&q.A, &q.B, &q.C}
@@ -210,7 +211,10 @@ func (v vendor) product(b *planner, p matrices) (bool, error) {
 // convolution plans c for cuDNN.
 func (v vendor) convolution(b *planner, c convolution) (bool, error) {
 	h, err := v.cudnn()
-	if h == nil {
+	if h == nil || err != nil {
+		return false, err
+	}
+	if err := h.SetStream(v.e.card.Stream); err != nil {
 		return false, err
 	}
 	q := cudnn.Conv{X: [4]int(c.xs), W: [4]int(c.ws), Y: [4]int(c.ys), Window: c.window, Bias: c.biased, Relu: c.relu}
@@ -259,7 +263,7 @@ func (v vendor) measure(at []place, sizes []int, out int, workspace int64, f fun
 	}
 	block, err := v.e.card.MemAlloc(total)
 	if err != nil {
-		return nil //nolint:nilerr // the library's guess will do
+		return nil // the library's guess will do
 	}
 	defer func() { err = errors.Join(err, v.e.card.MemFree(block)) }()
 	addresses := make([]cuda.Ptr, len(at))
