@@ -30,6 +30,7 @@ type DataParallel struct {
 	forwards map[string]*forwardPlan
 	lastStep *stepPlan
 	shares   []data.Range // of all ranks, in the step in progress
+	late     []*Loss      // of steps that are under way, the oldest first
 	ints     *bool        // whether integer inputs go to the model as indices; nil until one was seen
 	updates  int
 	hyper    []float32
@@ -165,6 +166,9 @@ func (t *DataParallel) open() error {
 				return errors.Join(err, t.free())
 			}
 			r.dev = dev
+		}
+		if t.cfg.wrap != nil {
+			r.dev = t.cfg.wrap(r.dev)
 		}
 		t.team.ranks = append(t.team.ranks, r)
 	}
@@ -315,6 +319,7 @@ func (t *DataParallel) Close() error {
 	if t.procs != nil {
 		t.procs.linger.stop()
 	}
+	_ = t.settleAll() // whoever wants to know asks the Loss
 	err := t.team.do(context.Background(), rankFunc(func(r *rank) error {
 		err := r.free()
 		r.execs, r.mem, r.dev = nil, [ir.NumRegions]ir.DeviceMemory{}, closedDevice{r.dev}

@@ -1,5 +1,12 @@
 package dp
 
+import "github.com/tandem-train/tandem/internal/ir"
+
+// WrapDevices puts a test between a trainer and its devices.
+func WrapDevices(wrap func(ir.Device) ir.Device) Option {
+	return func(c *config) { c.wrap = wrap }
+}
+
 // Session is what connects processes.
 type Session = session
 

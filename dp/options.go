@@ -11,6 +11,7 @@ import (
 
 	"github.com/tandem-train/tandem/cudaops"
 	"github.com/tandem-train/tandem/dp/comm"
+	"github.com/tandem-train/tandem/internal/ir"
 	"github.com/tandem-train/tandem/internal/job"
 	"github.com/tandem-train/tandem/nn"
 )
@@ -68,6 +69,7 @@ type config struct {
 	timeout  time.Duration
 	alone    bool
 	session  session // nil: that of the process's job
+	wrap     func(ir.Device) ir.Device
 }
 
 // Option changes how New sets up training.

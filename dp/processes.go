@@ -338,7 +338,7 @@ func (t *DataParallel) StepShard(ctx context.Context, x, y tensor.Tensor) (float
 		return 0, ErrClosed
 	}
 	if t.procs == nil {
-		return t.stepAlone(ctx, x, y)
+		return t.stepAlone(ctx, x, y, nil)
 	}
 	if err := t.ready(ctx); err != nil {
 		return 0, err
@@ -419,7 +419,7 @@ func (t *DataParallel) runTogether(ctx context.Context, call kind, bx batch, y t
 			return 0, err
 		}
 	}
-	loss, err := t.update(ctx, plan, bx, by, mine.Lo)
+	loss, err := t.update(ctx, plan, bx, by, mine.Lo, nil)
 	if err != nil || t.cfg.strategy != Gather {
 		return loss, err
 	}

@@ -29,8 +29,13 @@ func (t *DataParallel) Step(ctx context.Context, x, y tensor.Tensor) (float64, e
 	if t.closed {
 		return 0, ErrClosed
 	}
+	return t.step(ctx, x, y)
+}
+
+// step is Step with the trainer locked.
+func (t *DataParallel) step(ctx context.Context, x, y tensor.Tensor) (float64, error) {
 	if t.procs == nil {
-		return t.stepAlone(ctx, x, y)
+		return t.stepAlone(ctx, x, y, nil)
 	}
 	if err := t.ready(ctx); err != nil {
 		return 0, err
@@ -45,8 +50,8 @@ func (t *DataParallel) Step(ctx context.Context, x, y tensor.Tensor) (float64, e
 	return t.stepTogether(ctx, stepCall, bx, y)
 }
 
-// stepAlone is a step of a process that trains by itself.
-func (t *DataParallel) stepAlone(ctx context.Context, x, y tensor.Tensor) (float64, error) {
+// stepAlone is a step of a process that trains by itself. With late it need not be done when this returns; late says then how to wait.
+func (t *DataParallel) stepAlone(ctx context.Context, x, y tensor.Tensor, late *Loss) (float64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
@@ -65,7 +70,7 @@ func (t *DataParallel) stepAlone(ctx context.Context, x, y tensor.Tensor) (float
 	if err := plan.verify(bx, by); err != nil {
 		return 0, err
 	}
-	loss, err := t.update(ctx, plan, bx, by, 0)
+	loss, err := t.update(ctx, plan, bx, by, 0, late)
 	if err == nil {
 		return loss, nil
 	}
@@ -87,7 +92,7 @@ func (t *DataParallel) chunks(n int) []data.Range {
 }
 
 // update runs a plan on the ranks of this process, with samples of which the first has that number in the batch.
-func (t *DataParallel) update(ctx context.Context, plan *stepPlan, x, y batch, first int) (float64, error) {
+func (t *DataParallel) update(ctx context.Context, plan *stepPlan, x, y batch, first int, late *Loss) (float64, error) {
 	lr := t.compiler.Optimizer.LR()
 	if t.cfg.schedule != nil {
 		lr = t.cfg.schedule.LR(lr, t.updates)
@@ -95,7 +100,7 @@ func (t *DataParallel) update(ctx context.Context, plan *stepPlan, x, y batch, f
 	for i, h := range t.compiler.Optimizer.HyperAt(t.updates+1, lr) {
 		t.hyper[i] = float32(h)
 	}
-	t.job = stepJob{t: t, plan: plan, x: x, y: y, first: first}
+	t.job = stepJob{t: t, plan: plan, x: x, y: y, first: first, late: late}
 	if err := t.team.do(ctx, &t.job); err != nil {
 		return 0, err
 	}
@@ -123,6 +128,7 @@ type stepJob struct {
 	plan  *stepPlan
 	x, y  batch
 	first int     // number, in the whole batch, of the first sample of x and y
+	late  *Loss   // of a step that is not waited for, or nil
 	loss  float64 // written by this process's first rank
 }
 
@@ -156,6 +162,12 @@ func (j *stepJob) run(ctx context.Context, r *rank) error {
 				return err
 			}
 		}
+		if j.late != nil && len(parts) == 1 {
+			began, err := r.start(ctx, l, ir.Runtime{Seed: t.cfg.seed, Step: uint64(t.updates), FirstSample: part.share.Lo}, j.late)
+			if began || err != nil {
+				return err
+			}
+		}
 		if err := r.execute(ctx, l, part.active, ir.Runtime{Seed: t.cfg.seed, Step: uint64(t.updates), FirstSample: part.share.Lo}); err != nil {
 			return err
 		}
@@ -184,6 +196,25 @@ func (r *rank) followOthers(ctx context.Context, part *run) error {
 		}
 	}
 	return nil
+}
+
+// start begins a training program of the only rank, if its device can run ahead.
+func (r *rank) start(ctx context.Context, l *loaded, rt ir.Runtime, late *Loss) (began bool, err error) {
+	exec, starts := l.exec.(ir.Starter)
+	out, reads := l.mem[ir.Output].(ir.LateReader)
+	if !starts || !reads {
+		return false, nil
+	}
+	l.rt = rt
+	s := &lateStep{exec: exec}
+	if s.run, err = exec.Start(ctx, &l.rt); err != nil {
+		return true, err
+	}
+	if s.read, err = out.ReadLate(0, len(r.loss)); err != nil {
+		return true, err
+	}
+	late.step = s
+	return true, nil
 }
 
 // execute runs a loaded program.

@@ -1,0 +1,174 @@
+package dp_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/tandem-train/tandem/cudaops/cudaopstest"
+	"github.com/tandem-train/tandem/dp"
+	"github.com/tandem-train/tandem/internal/ir"
+	"github.com/tandem-train/tandem/nn"
+)
+
+// runsAhead makes a device whose programs can be started and waited for. It computes at once, keeps errors until they are asked for, and
+// counts what is under way.
+type runsAhead struct {
+	ir.Device
+	*flight
+}
+
+type flight struct {
+	under, most int
+	fail        uint64 // the run that fails; 0: none
+}
+
+func (d runsAhead) Alloc(n int64) (ir.DeviceMemory, error) {
+	m, err := d.Device.Alloc(n)
+	return readsLate{m}, err
+}
+
+func (d runsAhead) Load(p *ir.Program, mem [ir.NumRegions]ir.DeviceMemory) (ir.Executable, error) {
+	for i, m := range mem {
+		if m != nil {
+			mem[i] = m.(readsLate).DeviceMemory
+		}
+	}
+	e, err := d.Device.Load(p, mem)
+	return &started{Executable: e, flight: d.flight}, err
+}
+
+type readsLate struct{ ir.DeviceMemory }
+
+func (m readsLate) ReadLate(off int64, n int) (func(dst []byte) error, error) {
+	now := make([]byte, n)
+	if err := m.Read(off, now); err != nil {
+		return nil, err
+	}
+	return func(dst []byte) error { copy(dst, now); return nil }, nil
+}
+
+var errLate = errors.New("the card fell off")
+
+type started struct {
+	ir.Executable
+	*flight
+	runs uint64
+}
+
+func (s *started) Start(ctx context.Context, rt *ir.Runtime) (uint64, error) {
+	s.runs++
+	s.under++
+	s.most = max(s.most, s.under)
+	return s.runs, s.Run(ctx, rt)
+}
+
+func (s *started) Wait(run uint64) error {
+	s.under--
+	if run == s.fail {
+		return errLate
+	}
+	return nil
+}
+
+// TestErrorsComeLate: the step that failed says so, and so does the next one; the others have their losses.
+func TestErrorsComeLate(t *testing.T) {
+	cudaopstest.Setup(t, "", "")
+	tk := tasks()[0]
+	x, y := batches(tk, 1, 6)
+	f := &flight{fail: 2}
+	d, err := dp.New(tk.model(), tk.loss(), tk.opt(), dp.WrapDevices(func(d ir.Device) ir.Device { return runsAhead{d, f} }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closed(t, d)
+	var losses []*dp.Loss
+	var failed error
+	for range 6 {
+		l, err := d.StepAsync(t.Context(), x[0], y[0])
+		if err != nil {
+			failed = errors.Join(failed, err)
+			continue
+		}
+		losses = append(losses, l)
+	}
+	if !errors.Is(failed, errLate) {
+		t.Errorf("StepAsync gave %v, want the error of the step before", failed)
+	}
+	for i, l := range losses {
+		if _, err := l.Value(); errors.Is(err, errLate) != (i == 1) {
+			t.Errorf("step %d: %v", i, err)
+		}
+	}
+	if f.most != 3 || f.under != 0 {
+		t.Errorf("%d steps were under way at most, %d still are; want 3 and 0", f.most, f.under)
+	}
+}
+
+// TestStepAsync gives the losses that Step gives, whether the values are asked for at once, late, or in another order, on devices that can
+// run ahead and on those that can't.
+func TestStepAsync(t *testing.T) {
+	for _, tk := range tasks() {
+		for _, order := range []string{"on the host", "at once", "late", "backwards"} {
+			t.Run(tk.name+"/"+order, func(t *testing.T) {
+				cudaopstest.Setup(t, "", "")
+				x, y := batches(tk, 7, 6)
+				want := alone(t, tk, x, y)
+				var got result
+				opts := append([]dp.Option{dp.Seed(3)}, tk.opts...)
+				if order != "on the host" {
+					opts = append(opts, dp.WrapDevices(func(d ir.Device) ir.Device { return runsAhead{d, new(flight)} }))
+				}
+				d, err := dp.New(tk.model(), tk.loss(), tk.opt(), opts...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer closed(t, d)
+				var losses []*dp.Loss
+				for i := range x {
+					l, err := d.StepAsync(t.Context(), x[i], y[i])
+					if err != nil {
+						t.Fatal(err)
+					}
+					losses = append(losses, l)
+					if order == "at once" {
+						if _, err := l.Value(); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				got.losses = make([]float64, len(losses))
+				for i := range losses {
+					if order == "backwards" {
+						i = len(losses) - 1 - i
+					}
+					if got.losses[i], err = losses[i].Value(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				got.params = state(t, d)
+				sameTraining(t, got, want)
+			})
+		}
+	}
+}
+
+// TestStepAsyncRefuses what Step refuses.
+func TestStepAsyncRefuses(t *testing.T) {
+	cudaopstest.Setup(t, "", "")
+	d, err := dp.New(mlp(), nn.CrossEntropy(), nn.SGD(0.1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, y := batchOf(rand.New(rand.NewPCG(1, 1)), 4, []int{12}, 5)
+	y.Int32s()[2] = 7
+	var index *ir.IndexError
+	if _, err := d.StepAsync(t.Context(), x, y); !errors.As(err, &index) {
+		t.Errorf("a label out of range gave %v", err)
+	}
+	closed(t, d)
+	if _, err := d.StepAsync(t.Context(), x, y); !errors.Is(err, dp.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
