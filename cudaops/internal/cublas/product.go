@@ -30,7 +30,8 @@ func (t Type) size() int {
 // product of the batch to the next.
 type Matrix struct{ Row, Col, Batch int }
 
-// BiasGrad asks for sums over the inner dimension beside the product: where A or B is a gradient, they are that of a bias.
+// BiasGrad asks for sums over the inner dimension beside the product: where A or B is a gradient, they are that of a bias. cuBLASLt 13.1 has
+// SumA only for an A with a row stride of 1.
 type BiasGrad uint8
 
 // The sums.

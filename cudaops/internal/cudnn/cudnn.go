@@ -5,6 +5,11 @@
 // [Plan.Run] puts the convolution into the card's stream: it neither allocates nor waits, and may be captured into a graph. [Plan.Tune]
 // measures what the library offers on the caller's own buffers and stays with the fastest, which package choices remembers for later plans.
 //
+// The functions are those that cuDNN 9 calls legacy, older than its graphs of operations. Timed on an H200 inside CUDA graphs, with cuDNN 9.19,
+// they are 0.9 to 1.15 times as fast as PyTorch 2.11, which builds graphs of operations and tries what there is, in a 3x3 layer of 128 channels in
+// the order NCHW, and 0.65 to 1.8 times in one of a single channel. With channels last that layer is 1.4 to 1.7 times as fast in TF32 as
+// otherwise, and 0.25 to 0.4 times in exact float32.
+//
 // The library is several files that load one another; they must lie in one folder, or in the loader's path.
 //
 // A handle and its plans belong to the goroutine that drives the card, which has locked its thread and made the card's context current.

@@ -121,6 +121,21 @@ func (b *Bench) Capture(run func(s cuda.Stream)) (launch func()) {
 	}
 }
 
+// Rates returns how many 1e12 operations a second the card does in each of the runs, which are timed in turn, because its clock changes while it
+// is busy; the fastest of some times counts. time is how many milliseconds a run takes.
+func (b *Bench) Rates(operations float64, time func(run func() error) (float64, error), runs ...func() error) []float64 {
+	b.Helper()
+	rates := make([]float64, len(runs))
+	for range 3 {
+		for i, run := range runs {
+			ms, err := time(run)
+			Must(b, err)
+			rates[i] = max(rates[i], operations/ms/1e9)
+		}
+	}
+	return rates
+}
+
 // Random are numbers between -1 and 1.
 func Random(n int) []float32 {
 	x := make([]float32, n)
