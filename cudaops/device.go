@@ -44,7 +44,8 @@ type Properties struct {
 func IsAvailable() bool { return DeviceCount() > 0 }
 
 // DeviceCount is the number of visible cards. It is 0, too, when the environment
-// variables make no sense or have changed; AvailableDevices gives that error.
+// variables make no sense or have changed, or CUDA's driver does not work;
+// AvailableDevices gives that error.
 func DeviceCount() int {
 	s, err := use()
 	if err != nil {

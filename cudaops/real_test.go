@@ -203,7 +203,7 @@ func TestRealTransfers(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-			for _, n := range []int{1, mib - 1, mib, mib + 1, 9*mib + 3} {
+			for _, n := range []int{1, 300_000, mib - 1, 2 * mib, 2*mib + 1, 9*mib + 3} {
 				off := r.IntN(size - n)
 				part := random(n, source)
 				copy(want[off:], part)
