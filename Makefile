@@ -19,7 +19,7 @@ FUZZTIME ?= 3s
 STAGES := build vet generated lint fuzz mnist unit noasm race
 
 # Packages whose tests mean something on a machine with cards.
-GPU_PACKAGES := ./cudaops ./dp ./dp/comm ./internal/host ./internal/host/kernel ./nn
+GPU_PACKAGES := ./cudaops ./cudaops/internal/cublas ./cudaops/internal/cudnn ./cudaops/internal/exec ./dp ./dp/comm ./internal/host ./internal/host/kernel ./nn
 
 # about prints what a target does: the text after ## on its line below.
 about = sed -n "s/^$(1):.*\#\# *//p" Makefile
@@ -100,13 +100,13 @@ noasm: ## tests of the host's kernels and of its executor in plain Go
 race: ## all tests under the race detector, without the largest shapes
 	$(call verbose,go test -race -short,./...)
 
-bench: ## time training steps and kernels on this machine
-	go run ./benchmarks --suite host
+bench: ## time training steps, kernels, processes and their start on this machine
+	go run ./benchmarks --suite host,collectives,launch
 
 gpu: ## put stripped test and benchmark binaries for a machine with cards, but no Go, into build/gpu and build/gpu.tar.gz
 	@rm -rf build/gpu; mkdir -p build/gpu
 	CGO_ENABLED=0 go test -c -trimpath -ldflags '-s -w' -o build/gpu/ $(GPU_PACKAGES)
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o build/gpu/ ./benchmarks ./examples/mnist
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o build/gpu/ ./benchmarks ./examples/mnist ./launcher/tandem
 	@cp internal/tools/gpurun build/gpu/run
 	@cp -r nn/testdata build/gpu/
 	tar -czf build/gpu.tar.gz -C build gpu

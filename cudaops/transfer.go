@@ -29,6 +29,7 @@ type transfer struct {
 	bytes  []byte      // of pinned
 	free   [transferPieces]cuda.Event
 	next   int // piece
+	idle   []*late
 }
 
 // prepare makes the ring at the first call.

@@ -27,22 +27,26 @@ type Exec struct {
 	module cuda.Module
 	block  cuda.Ptr // scratch and control
 	extra  int64
-	pinned cuda.Pinned // the control block's image
-	staged cuda.Pinned // for collectives
-	ready  cuda.Event
-	parts  []part
-	base   [numBases]cuda.Ptr // addresses
-	runs   int
-	undo   []func() error
+	pinned cuda.Pinned // images of the control block, one a slot
+	image  int         // of the run in progress
+	slots  [slots]slot
+	// captures says with which images graphs have been captured.
+	captures [slots]bool
+	staged   cuda.Pinned // for collectives
+	ready    cuda.Event
+	parts    []part
+	base     [numBases]cuda.Ptr // addresses
+	runs     uint64
+	undo     []func() error
 }
 
-var _ ir.Executable = (*Exec)(nil)
+var _ ir.Starter = (*Exec)(nil)
 
 // part is a segment made ready.
 type part struct {
 	segment
-	work  []work
-	graph cuda.GraphExec
+	work   []work
+	graphs [slots]cuda.GraphExec // by image of the control block
 }
 
 // work puts one task into the stream.
@@ -87,10 +91,16 @@ func (e *Exec) load(p *ir.Program, mem [ir.NumRegions]cuda.Ptr, libs func(*Exec)
 	}
 	e.later(func() error { return e.card.StreamDestroy(e.card.Stream) })
 	e.later(func() error { return e.tools.use(e.shared) })
-	if e.ready, err = e.card.EventCreate(false); err != nil {
-		return err
+	events := []*cuda.Event{&e.ready}
+	for i := range e.slots {
+		events = append(events, &e.slots[i].done)
 	}
-	e.later(func() error { return e.card.EventDestroy(e.ready) })
+	for _, event := range events {
+		if *event, err = e.card.EventCreate(false); err != nil {
+			return err
+		}
+		e.later(func() error { return e.card.EventDestroy(*event) })
+	}
 	copy(e.base[:], mem[:])
 	if e.plan, err = newPlan(p, libs(e)); err != nil {
 		return err
@@ -138,7 +148,7 @@ func (e *Exec) memory() (err error) {
 	}
 	e.later(func() error { return e.card.MemFree(e.block) })
 	e.base[scratch], e.base[control] = e.block, e.block+cuda.Ptr(inner)
-	if e.pinned, err = e.card.MemHostAlloc(n); err != nil {
+	if e.pinned, err = e.card.MemHostAlloc(slots * n); err != nil {
 		return err
 	}
 	e.later(func() error { return e.card.MemFreeHost(e.pinned) })
@@ -220,10 +230,10 @@ func (b *binder) bind(do any) func() error {
 		return t.bind(b.address)
 	case upload:
 		to := b.base[control]
-		return func() error { return c.MemcpyHtoD(to, b.pinned, 0, bytes, s) }
+		return func() error { return c.MemcpyHtoD(to, b.pinned, b.image*bytes, bytes, s) }
 	case download:
 		from, skip := b.base[control], 4*runtimeWords
-		return func() error { return c.MemcpyDtoH(b.pinned, skip, from+cuda.Ptr(skip), bytes-skip, s) }
+		return func() error { return c.MemcpyDtoH(b.pinned, b.image*bytes+skip, from+cuda.Ptr(skip), bytes-skip, s) }
 	}
 	panic(fmt.Sprintf("exec: no task %T", do))
 }
@@ -239,7 +249,9 @@ func (e *Exec) Close() error {
 		return nil
 	}
 	e.closed = true
-	err := e.card.Do(func() error { return errors.Join(e.card.StreamSynchronize(e.card.Stream), e.release()) })
+	err := e.card.Do(func() error {
+		return errors.Join(e.card.StreamSynchronize(e.card.Stream), e.card.StreamSynchronize(e.shared), e.release())
+	})
 	if err != nil {
 		return fmt.Errorf("exec: card %d: close %s: %w", e.card.Ordinal, e.plan.program.Name, err)
 	}
@@ -248,9 +260,44 @@ func (e *Exec) Close() error {
 
 // Run runs the program once; see [ir.Executable].
 func (e *Exec) Run(ctx context.Context, rt *ir.Runtime) error {
+	return e.do(func() error {
+		s, err := e.run(ctx, rt)
+		if err != nil {
+			return err
+		}
+		return e.finish(s)
+	})
+}
+
+// Start begins a run; see [ir.Starter].
+func (e *Exec) Start(ctx context.Context, rt *ir.Runtime) (run uint64, err error) {
+	err = e.do(func() error {
+		s, err := e.run(ctx, rt)
+		if err == nil {
+			run = s.run
+		}
+		return err
+	})
+	return run, err
+}
+
+// Wait waits for a run that was started. One that is long past has been waited for by Start.
+func (e *Exec) Wait(run uint64) error {
+	return e.do(func() error {
+		for i := range e.slots {
+			if s := &e.slots[i]; s.run == run {
+				return e.finish(s)
+			}
+		}
+		return nil
+	})
+}
+
+// do does something with runs on the card's thread.
+func (e *Exec) do(f func() error) error {
 	err := errClosed
 	if !e.closed {
-		err = e.card.Do(func() error { return e.run(ctx, rt) })
+		err = e.card.Do(f)
 	}
 	if err != nil {
 		return fmt.Errorf("exec: card %d: run %s: %w", e.card.Ordinal, e.plan.program.Name, err)

@@ -155,9 +155,12 @@ func (b *planner) cut(e end) {
 	}
 }
 
+// framed reports whether runs need the control block.
+func (p *plan) framed() bool { return p.random || len(p.guards) > 0 }
+
 // frame adds the transfers of the control block.
 func (b *planner) frame() {
-	if !b.random && len(b.guards) == 0 {
+	if !b.framed() {
 		return
 	}
 	first := &b.segments[0]

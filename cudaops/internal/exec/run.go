@@ -12,25 +12,41 @@ import (
 
 // run is a run on the card's thread. The first one goes task by task, by which everything that is loaded late, in the driver or in a
 // library, is loaded outside of a capture. The second captures each segment as a graph, which from then on is launched.
-func (e *Exec) run(ctx context.Context, rt *ir.Runtime) (err error) {
-	e.plan.write(e.pinned.Bytes(), rt)
+//
+// A run has a slot until it is waited for. It is not waited for here.
+func (e *Exec) run(ctx context.Context, rt *ir.Runtime) (s *slot, err error) {
+	s = &e.slots[e.runs%slots]
+	if err := e.finish(s); err != nil { // of a run that nobody has waited for
+		return nil, err
+	}
+	e.image = 0
+	if e.plan.framed() {
+		e.image = int(e.runs % slots)
+	}
+	e.plan.write(e.control(e.image), rt)
 	stream := e.shared
 	if direct := e.careful || e.runs == 0; direct {
 		stream = e.card.Stream
 		err = e.join()
-	} else if e.runs == 1 {
+	} else {
 		err = e.capture()
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() {
-		// Also after an error nothing of the run is left in the stream.
-		if late := e.card.StreamSynchronize(stream); err == nil && late != nil {
-			err = inStream(late)
+		if err != nil { // nothing of the run is left in the stream
+			err = errors.Join(err, e.card.StreamSynchronize(stream))
+			return
 		}
-		if err == nil {
-			err = e.plan.verify(e.pinned.Bytes())
+		if err = e.card.EventRecord(s.done, stream); err != nil {
+			return
+		}
+		e.runs++
+		*s = slot{done: s.done, run: e.runs, image: e.image, busy: true}
+		if stream != e.shared {
+			// What comes next goes into the shared stream.
+			err = e.card.StreamWaitEvent(e.shared, s.done)
 		}
 	}()
 	for i := range e.parts {
@@ -38,18 +54,18 @@ func (e *Exec) run(ctx context.Context, rt *ir.Runtime) (err error) {
 		if first := e.first(i); first > e.plan.commit {
 			ctx = context.Background()
 		} else if err := ctx.Err(); err != nil {
-			return stepError(e.plan.program, first, err)
+			return nil, stepError(e.plan.program, first, err)
 		}
 		if err := e.put(p, stream); err != nil {
-			return err
+			return nil, err
 		}
 		switch p.end {
 		case verify:
 			if err := e.card.StreamSynchronize(stream); err != nil {
-				return inStream(err)
+				return nil, inStream(err)
 			}
-			if err := e.plan.verify(e.pinned.Bytes()); err != nil {
-				return err
+			if err := e.plan.verify(e.control(e.image)); err != nil {
+				return nil, err
 			}
 		case exchange:
 			if rt.Comm == nil {
@@ -59,12 +75,40 @@ func (e *Exec) run(ctx context.Context, rt *ir.Runtime) (err error) {
 				ctx = context.Background()
 			}
 			if err := e.exchange(ctx, rt.Comm, p.step, stream); err != nil {
-				return stepError(e.plan.program, p.step, err)
+				return nil, stepError(e.plan.program, p.step, err)
 			}
 		}
 	}
-	e.runs++
-	return nil
+	return s, nil
+}
+
+// slots is how many runs may be under way.
+const slots = 4
+
+// slot is what is known of a run that may be under way.
+type slot struct {
+	done  cuda.Event
+	run   uint64
+	image int  // of the control block
+	busy  bool // nobody has waited for it
+}
+
+// finish waits for a slot's run and gives its error.
+func (e *Exec) finish(s *slot) error {
+	if !s.busy {
+		return nil
+	}
+	s.busy = false
+	if err := e.card.EventSynchronize(s.done); err != nil {
+		return inStream(err)
+	}
+	return e.plan.verify(e.control(s.image))
+}
+
+// control is an image of the control block, in pinned memory.
+func (e *Exec) control(image int) []byte {
+	n := e.plan.controlBytes()
+	return e.pinned.Bytes()[image*n : (image+1)*n]
 }
 
 // inStream says how to learn more about an error that the card reports late.
@@ -100,8 +144,8 @@ func (e *Exec) put(p *part, stream cuda.Stream) error {
 	if len(p.work) == 0 {
 		return nil
 	}
-	if p.graph != 0 && stream == e.shared {
-		return e.card.GraphLaunch(p.graph, stream)
+	if g := p.graphs[e.image]; g != 0 && stream == e.shared {
+		return e.card.GraphLaunch(g, stream)
 	}
 	for _, w := range p.work {
 		err := w.put()
@@ -115,18 +159,22 @@ func (e *Exec) put(p *part, stream cuda.Stream) error {
 	return nil
 }
 
-// capture makes a graph of every part.
+// capture makes a graph of every part, with the current image of the control block, once.
 func (e *Exec) capture() error {
+	if e.captures[e.image] {
+		return nil
+	}
 	if err := e.tools.use(e.card.Stream); err != nil {
 		return err
 	}
 	for i := range e.parts {
-		if p := &e.parts[i]; len(p.work) > 0 && p.graph == 0 {
+		if p := &e.parts[i]; len(p.work) > 0 && p.graphs[e.image] == 0 {
 			if err := e.captured(p); err != nil {
 				return fmt.Errorf("capture steps %d to %d: %w", e.first(i), p.step-1, err)
 			}
 		}
 	}
+	e.captures[e.image] = true
 	return nil
 }
 
@@ -152,7 +200,7 @@ func (e *Exec) captured(p *part) error {
 	if err := errors.Join(err, e.card.GraphDestroy(g)); err != nil {
 		return err
 	}
-	p.graph = made
+	p.graphs[e.image] = made
 	e.later(func() error { return e.card.GraphExecDestroy(made) })
 	return nil
 }
