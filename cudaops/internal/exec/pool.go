@@ -63,6 +63,10 @@ func (b *planner) poolGrad(s *ir.Step, op ir.Pool2dGrad) error {
 	case ir.MaxPool:
 		f = fmt.Sprintf("maxPoolGrad<%s, %s>", geometry, windows(op.Pool))
 		params, args = append([]string{"const float *x"}, params...), []place{at(s.In[0]), at(s.In[1]), at(dx)}
+		if w := op.Pool; w.Kernel == w.Stride && w.Padding == [2]int{} && w.Dilation == [2]int{1, 1} {
+			f = fmt.Sprintf("maxPoolGradBeside<%s, %d, %d>", geometry, w.Kernel[0], w.Kernel[1])
+			n = dx.Shape[0] * dx.Shape[1] * blocks(dx.Shape[2], w.Kernel[0]) * blocks(dx.Shape[3], w.Kernel[1])
+		}
 	case ir.AdaptiveAvgPool:
 		f = fmt.Sprintf("adaptivePoolGrad<%s>", geometry)
 	default:

@@ -146,7 +146,7 @@ func multiples(a address) bool {
 
 // A second kernel is worth it where less than enough blocks would be busy and each thread would go round more than often.
 const (
-	enough = 264
+	enough = 528
 	often  = 16
 )
 
@@ -172,9 +172,6 @@ func (r *reduction) rows() {
 
 func (r *reduction) columns() {
 	w, v := r.writer(true)
-	if r.nk < 32*lanes {
-		v = 1
-	}
 	side := min(32, ceilPow2((r.nk+v-1)/v))
 	across := blocks(r.nk, side*v)
 	s := r.parts(across, r.nr/(threads/side))
@@ -218,7 +215,7 @@ func (r *reduction) finish(w *loopWriter, kernel int, l launch, s int, shape ir.
 	parts := r.temporary(shape.Size())
 	l.args = append(w.args, parts)
 	r.add(l)
-	second := &reduction{
+	second := &reduction{ // without parts of its own
 		planner: r.planner, op: ir.Reduce{Fn: r.op.Fn, Axes: []int{axis}}, out: r.out,
 		loop: &ir.Loop{Shape: shape, Code: []ir.Instr{{Kind: ir.Load}}},
 		in:   []ir.Operand{{Region: parts.base, Offset: parts.offset, Shape: shape, Strides: shape.Strides()}},

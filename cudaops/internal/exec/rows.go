@@ -9,7 +9,7 @@ import (
 
 // team is how many threads share a row of that many numbers.
 func team(columns int) int {
-	if columns > 1024 {
+	if columns > 512 {
 		return threads
 	}
 	return min(32, ceilPow2(columns))
@@ -156,9 +156,10 @@ func (b *planner) scatterAdd(s *ir.Step, op ir.ScatterAdd) error {
 		return nil
 	}
 	k := min(8, blocks(width, 32)) // columns a lane
-	f := fmt.Sprintf("scatterAdd<%d, %d, %d, %d>", n, width, op.Rows, k)
+	const tile = 64                // rows a block
+	f := fmt.Sprintf("scatterAdd<%d, %d, %d, %d, %d>", n, width, op.Rows, tile, k)
 	kernel := b.kernel("scatterAdd", call(f, "const int *indices", "const float *rows", "float *out", "u64 *word"), "move")
 	word := b.guard(indices, ir.CheckIndex{Bound: op.Rows, Ignore: noIgnore, What: "row"})
-	b.launch(kernel, blocks(op.Rows*blocks(width, 32*k), threads/32), at(indices), at(rows), at(out), word)
+	b.launch(kernel, blocks(op.Rows, tile)*blocks(width, 32*k), at(indices), at(rows), at(out), word)
 	return nil
 }

@@ -38,40 +38,75 @@ template <u64 N, u64 W, int ROWS, int V> __device__ __forceinline__ void gather(
     for (int j = 0; j < V; j++) out[i + j] = 0;
 }
 
-// scatterAdd: a warp makes 32*K columns of a row of the result. It goes through all N indices in order, 128 at a time, and adds the rows
-// that are its own.
-template <u64 N, u64 W, int ROWS, int K> __device__ __forceinline__ void scatterAdd(const int *indices, const float *rows, float *out, u64 *word) {
+// scatterAdd: a block makes 32*K columns of TILE rows of the result. Its threads go through all N indices together, 1024 at a time, and list
+// in order those that are of its rows; when the list is long, and at the end, every warp adds up what is listed for its rows.
+template <u64 N, u64 W, int ROWS, int TILE, int K>
+__device__ __forceinline__ void scatterAdd(const int *indices, const float *rows, float *out, u64 *word) {
+    const int most = 3072;
+    __shared__ u32 places[most];
+    __shared__ unsigned char whose[most];
+    __shared__ u32 found[8];
     const u64 chunks = (W + 32 * K - 1) / (32 * K);
-    const u64 item = (u64)blockIdx.x * 8 + threadIdx.x / 32;
-    if (item >= ROWS * chunks) return;
-    const int own = item / chunks;
-    const u64 column = item % chunks * 32 * K + threadIdx.x % 32;
-    const u32 lane = threadIdx.x % 32;
-    float sum[K];
-#pragma unroll
-    for (int k = 0; k < K; k++) sum[k] = 0.f;
-    for (u64 base = 0; base < N; base += 128) {
-        u32 hits[4];
+    const int own = blockIdx.x / chunks * TILE;
+    const u64 column = blockIdx.x % chunks * 32 * K + threadIdx.x % 32;
+    const u32 lane = threadIdx.x % 32, w = threadIdx.x / 32;
+    u32 listed = 0;
+    bool first = true;
+    for (u64 base = 0; base < N || first; base += 1024) {
+        int row[4];
+        u32 mine = 0;
 #pragma unroll
         for (int q = 0; q < 4; q++) {
-            const u64 n = base + q * 32 + lane;
-            const int v = n < N ? indices[n] : own - 1;
-            if (item == 0 && n < N && (u32)v >= (u32)ROWS) fault(word, (u32)n, v);
-            hits[q] = __ballot_sync(warp, n < N && v == own);
+            const u64 n = base + threadIdx.x * 4 + q;
+            const int v = n < N ? indices[n] : -1;
+            if (blockIdx.x == 0 && n < N && (u32)v >= (u32)ROWS) fault(word, (u32)n, v);
+            row[q] = v >= own && v < own + TILE && v < ROWS ? v - own : -1;
+            mine += row[q] >= 0;
+        }
+        // Where in the list this thread's are: after those of the threads before it.
+        u32 before = mine;
+#pragma unroll
+        for (int d = 1; d < 32; d *= 2) {
+            const u32 x = __shfl_up_sync(warp, before, d);
+            if (lane >= d) before += x;
+        }
+        if (lane == 31) found[w] = before;
+        __syncthreads();
+        u32 at = listed + before - mine;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            at += i < w ? found[i] : 0;
+            listed += found[i];
         }
 #pragma unroll
-        for (int q = 0; q < 4; q++) {
-            for (u32 m = hits[q]; m != 0; m &= m - 1) {
-                const float *row = rows + (base + q * 32 + __ffs(m) - 1) * W + column;
-#pragma unroll
-                for (int k = 0; k < K; k++)
-                    if (column + k * 32 < W) sum[k] += row[k * 32];
+        for (int q = 0; q < 4; q++)
+            if (row[q] >= 0) {
+                places[at] = (u32)(base + threadIdx.x * 4 + q);
+                whose[at++] = row[q];
             }
-        }
-    }
+        __syncthreads();
+        if (listed + 1024 <= most && base + 1024 < N) continue;
+        for (int r = w; r < TILE && own + r < ROWS; r += 8) {
+            float *to = out + (u64)(own + r) * W + column;
+            float sum[K];
 #pragma unroll
-    for (int k = 0; k < K; k++)
-        if (column + k * 32 < W) out[own * W + column + k * 32] = sum[k];
+            for (int k = 0; k < K; k++) sum[k] = !first && column + k * 32 < W ? to[k * 32] : 0.f;
+            for (u32 i = 0; i < listed; i += 32) {
+                for (u32 m = __ballot_sync(warp, i + lane < listed && whose[i + lane] == r); m != 0; m &= m - 1) {
+                    const float *from = rows + places[i + __ffs(m) - 1] * W + column;
+#pragma unroll
+                    for (int k = 0; k < K; k++)
+                        if (column + k * 32 < W) sum[k] += from[k * 32];
+                }
+            }
+#pragma unroll
+            for (int k = 0; k < K; k++)
+                if (column + k * 32 < W) to[k * 32] = sum[k];
+        }
+        __syncthreads();
+        listed = 0;
+        first = false;
+    }
 }
 
 // check passes N indices on; one that is not in 0..bound-1 and not to be ignored is noted.

@@ -62,6 +62,30 @@ __device__ __forceinline__ void maxPoolGrad(const float *x, const float *dy, flo
     dx[n] = sum;
 }
 
+// maxPoolGrad of windows that lie side by side: a thread reads a window and writes it. Beyond the last windows dx is 0.
+template <class I, I PLANES, int H, int W, int OH, int OW, int KH, int KW>
+__device__ __forceinline__ void maxPoolGradBeside(const float *x, const float *dy, float *dx) {
+    const int CH = (H + KH - 1) / KH, CW = (W + KW - 1) / KW;
+    const I n = (I)blockIdx.x * 256 + threadIdx.x;
+    if (n >= PLANES * CH * CW) return;
+    const int i = n / CW % CH, j = n % CW;
+    const I plane = n / (CH * CW) * H * W;
+    int place = -1;
+    float grad = 0.f;
+    if (i < OH && j < OW) {
+        place = largestIn<Axis<KH, KH, 0, 1>, Axis<KW, KW, 0, 1>, KH, KW, H, W>(x + plane, i, j);
+        grad = dy[(n / (CH * CW) * OH + i) * OW + j];
+    }
+#pragma unroll
+    for (int p = 0; p < KH; p++) {
+#pragma unroll
+        for (int q = 0; q < KW; q++) {
+            const int h = i * KH + p, w = j * KW + q;
+            if (h < H && w < W) dx[plane + h * W + w] = h * W + w == place ? grad : 0.f;
+        }
+    }
+}
+
 // real is how many of a window's elements along an axis are no padding.
 template <class A, int K> __device__ __forceinline__ int real(int i, int in) {
     int n = 0;

@@ -49,20 +49,34 @@ template <int C, int G> struct Row {
             for (int c = Team<G>::lane(); c < C; c += G) f(c, x[c]);
         }
     }
-    __device__ __forceinline__ float max() const {
-        float m = MaxOf::start();
-        each([&](int, float z) { m = largest(m, z); });
-        return Team<G>::template all<MaxOf>(m);
+    // total is the largest number m and the sum of exp(z - m), without that of index skip.
+    __device__ __forceinline__ void total(int skip, float &m, float &sum) const {
+        float top = MaxOf::start(), s = 0.f;
+        if constexpr (kept) {
+            each([&](int, float z) { top = largest(top, z); });
+            m = Team<G>::template all<MaxOf>(top);
+            each([&](int c, float z) { s += c == skip ? 0.f : expf(z - m); });
+        } else {
+            // In one pass: what was summed before a larger number came is made smaller then.
+            each([&](int c, float z) {
+                if (z > top) {
+                    s *= expf(top - z);
+                    top = z;
+                }
+                if (c != skip) s += z == top ? 1.f : expf(z - top); // -inf too
+            });
+            m = Team<G>::template all<MaxOf>(top);
+            s = top == m ? s : s * expf(top - m);
+        }
+        sum = Team<G>::template all<Sum>(s);
     }
 };
 
 template <u64 N, int C, int G, bool LOG> __device__ __forceinline__ void softmax(const float *x, float *y) {
     const u64 n = Team<G>::row();
     const Row<C, G> row(x, n, n < N);
-    const float m = row.max();
-    float sum = 0.f;
-    row.each([&](int, float z) { sum += expf(z - m); });
-    sum = Team<G>::template all<Sum>(sum);
+    float m, sum;
+    row.total(-1, m, sum);
     const float scale = LOG ? logf(sum) : 1.f / sum;
     row.each([&](int c, float z) { y[n * C + c] = LOG ? z - m - scale : expf(z - m) * scale; });
 }
@@ -93,17 +107,8 @@ template <u64 N, int C, int G> struct Loss {
         const bool in = (u32)label < (u32)C;
         if (label != ignore && !in && Team<G>::lane() == 0) fault(word, (u32)n, label);
         counts = label != ignore && in;
-        m = row.max();
-        const int y = label;
-        float own = 0.f, others = 0.f;
-        const float top = m;
-        row.each([&](int c, float z) {
-            const float e = expf(z - top);
-            if (c == y) own += e;
-            else others += e;
-        });
-        at = Team<G>::template all<Sum>(own);
-        rest = Team<G>::template all<Sum>(others);
+        row.total(label, m, rest);
+        at = counts ? expf(logits[n * C + label] - m) : 0.f;
     }
 };
 

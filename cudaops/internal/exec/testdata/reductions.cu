@@ -19,9 +19,10 @@ extern "C" __global__ void __launch_bounds__(256) sum0(const float *a0, float *o
 struct max1Loop {
     const float *a0;
     template <int V> __device__ __forceinline__ Vec<V> at(u32 k, u32 r) const {
-        const Vec<1> r0 = loadv<1>(a0 + (k + r * 100));
-        Vec<1> w;
-        for (int j = 0; j < 1; j++) {
+        const Vec<4> r0 = loadv<4>(a0 + (k + r * 100));
+        Vec<4> w;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
             w.x[j] = r0.x[j];
         }
         return w;
@@ -29,7 +30,7 @@ struct max1Loop {
 };
 extern "C" __global__ void __launch_bounds__(256) max1(const float *a0, float *out) {
     const max1Loop f = {a0};
-    columns<MaxOf, 32, 1, u32, 100, 64, 1>(f, out);
+    columns<MaxOf, 32, 4, u32, 100, 64, 1>(f, out);
 }
 
 struct sum2Loop {
@@ -67,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(256) sum3(const float *a0, float *o
 }
 
 // step 0: sum0 on 8x1 input+0 output+0
-// step 1: max1 on 4x1 input+0 output+64
+// step 1: max1 on 1x1 input+0 output+64
 // step 2: sum2 on 128x1 input+6400 scratch+0
 // step 2: sum3 on 1x1 scratch+0 output+192
 // end
