@@ -29,7 +29,7 @@
 //
 // # Concurrency and errors
 //
-// One Run at a time. Execs of one card share its stream, in which their work comes in the order in which they were started; those of
-// different cards are independent. An error names card, program and step: "exec: card 1: run train: step 12 conv1 (Conv2d): ...". What a
+// One goroutine at a time uses an Exec; by Start several runs may be under way. Execs of one card share its stream, in which their work comes
+// in the order in which they were started, and its libraries; those of different cards are independent. An error names card, program and step: "exec: card 1: run train: step 12 conv1 (Conv2d): ...". What a
 // card reports only at the end names no step; TANDEM_CUDA_GRAPH=off runs step by step and does. An [ir.IndexError] comes out of errors.As.
 package exec

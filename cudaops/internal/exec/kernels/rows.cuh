@@ -46,8 +46,20 @@ template <int C, int G> struct Row {
                 if (c < C) f(c, v[i]);
             }
         } else {
-            for (int c = Team<G>::lane(); c < C; c += G) f(c, x[c]);
+            // Four loads under way at a time, whatever f writes.
+            for (int c = Team<G>::lane(); c < C; c += 4 * G) {
+                float z[4];
+                four(c, z);
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    if (c + j * G < C) f(c + j * G, z[j]);
+            }
         }
+    }
+    // four reads the numbers at c, c+G, c+2G, c+3G; past the row's end they are -inf.
+    __device__ __forceinline__ void four(int c, float *z) const {
+#pragma unroll
+        for (int j = 0; j < 4; j++) z[j] = c + j * G < C ? x[c + j * G] : MaxOf::start();
     }
     // total is the largest number m and the sum of exp(z - m), without that of index skip.
     __device__ __forceinline__ void total(int skip, float &m, float &sum) const {
@@ -58,13 +70,18 @@ template <int C, int G> struct Row {
             each([&](int c, float z) { s += c == skip ? 0.f : expf(z - m); });
         } else {
             // In one pass: what was summed before a larger number came is made smaller then.
-            each([&](int c, float z) {
-                if (z > top) {
-                    s *= expf(top - z);
-                    top = z;
+            for (int c = Team<G>::lane(); valid && c < C; c += 4 * G) {
+                float z[4];
+                four(c, z);
+                const float most = largest(largest(z[0], z[1]), largest(z[2], z[3]));
+                if (most > top) {
+                    s *= expf(top - most);
+                    top = most;
                 }
-                if (c != skip) s += z == top ? 1.f : expf(z - top); // -inf too
-            });
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    if (c + j * G != skip) s += z[j] == top ? 1.f : expf(z[j] - top); // -inf is equal to -inf
+            }
             m = Team<G>::template all<MaxOf>(top);
             s = top == m ? s : s * expf(top - m);
         }
