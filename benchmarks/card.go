@@ -53,14 +53,14 @@ func vectors(batch int) (x, y *tensor.Dense) {
 	return tensor.New(tensor.WithShape(batch, 8192), tensor.WithBacking(in)), tensor.New(tensor.WithShape(batch), tensor.WithBacking(labels))
 }
 
-// asyncStepper makes steps that are not waited for, but for the last.
-func asyncStepper(t *dp.DataParallel, x, y tensor.Tensor) contender {
+// ahead makes steps that are not waited for, but for the last.
+func ahead(step func(ctx context.Context) (*dp.Loss, error)) contender {
 	return func(ctx context.Context, n int) (time.Duration, error) {
 		start := time.Now()
 		var loss *dp.Loss
 		for range n {
 			var err error
-			if loss, err = t.StepAsync(ctx, x, y); err != nil {
+			if loss, err = step(ctx); err != nil {
 				return 0, err
 			}
 		}
@@ -69,8 +69,8 @@ func asyncStepper(t *dp.DataParallel, x, y tensor.Tensor) contender {
 	}
 }
 
-// onCard times steps of SGD with momentum on batches of some sizes, beside PyTorch in its modes, each step waited for and not. PyTorch's
-// batch is on the card; ours is sent there for every step.
+// onCard times steps of SGD with momentum on batches of some sizes that are on the card, beside PyTorch in its modes, each step waited for
+// and not; and ours with a batch that is sent for every step.
 func onCard(name string, model func() nn.Module, data func(batch int) (x, y *tensor.Dense), batches ...int) func(context.Context, *bench) error {
 	return func(ctx context.Context, b *bench) (err error) {
 		if n := cudaops.DeviceCount(); n == 0 {
@@ -104,9 +104,22 @@ func cardSteps(ctx context.Context, b *bench, peer *torch, name string, model fu
 	took := func(mode string) func(t timing) row {
 		return func(t timing) row { return stepTime(name, batch, mode, t) }
 	}
+	placed, err := t.Upload(x, y)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, placed.Free()) }()
+	onCard := func(ctx context.Context) (*dp.Loss, error) { return t.StepBatch(ctx, placed) }
 	entrants := []entrant{
-		{row: took(precision.String()), run: asyncStepper(t, x, y)},
-		{row: took(precision.String() + ", waiting"), run: stepper(ctx, t, x, y)},
+		{row: took(precision.String()), run: ahead(onCard)},
+		{row: took(precision.String() + ", waiting"), run: calls(func() error {
+			loss, err := onCard(ctx)
+			if err == nil {
+				_, err = loss.Value()
+			}
+			return err
+		})},
+		{row: took(precision.String() + ", batch sent"), run: ahead(func(ctx context.Context) (*dp.Loss, error) { return t.StepAsync(ctx, x, y) })},
 	}
 	peak := make([]int64, len(b.torchModes))
 	if peer != nil {

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/tandem-train/tandem/cudaops/internal/cuda"
+	"github.com/tandem-train/tandem/internal/ir"
 )
 
 // Memory is a piece of a card's memory. Make one with [Alloc], give it back with
@@ -115,6 +116,42 @@ func (m *Memory) ReadLate(off int64, n int) (wait func(dst []byte) error, err er
 	now := make([]byte, n)
 	err = m.block.seg.region.read(now, m.block.off+off)
 	return func(dst []byte) error { copy(dst, now); return nil }, err
+}
+
+// CopyFrom copies all of src, memory of the same card, to the beginning of m. On a
+// real card it returns before the bytes are there, but in the order of the card's
+// work.
+func (m *Memory) CopyFrom(src ir.DeviceMemory) error {
+	from, ok := src.(*Memory)
+	switch {
+	case !ok || from.device != m.device:
+		return fmt.Errorf("cudaops: copy to %s: the source is not memory of this card", String(m.device))
+	case from == m || from.len == 0:
+		return nil
+	}
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	from.mu.RLock()
+	defer from.mu.RUnlock()
+	if from.freed {
+		return fmt.Errorf("cudaops: copy from %s: %w", String(m.device), ErrFreed)
+	}
+	if err := m.check("write", 0, int(from.len)); err != nil {
+		return err
+	}
+	r, real := m.block.seg.region.(*realRegion)
+	if !real {
+		copy(m.block.seg.region.host()[m.block.off:], from.block.seg.region.host()[from.block.off:][:from.len])
+		return nil
+	}
+	to, at := r.addr+cuda.Ptr(m.block.off), from.block.seg.region.(*realRegion).addr+cuda.Ptr(from.block.off)
+	err := r.owner.transfer.card.Do(func() error {
+		return r.owner.transfer.card.MemcpyDtoD(to, at, int(from.len), r.owner.transfer.card.Stream)
+	})
+	if err != nil {
+		return fmt.Errorf("cudaops: copy %d bytes on %s: %w", from.len, String(m.device), err)
+	}
+	return nil
 }
 
 func (m *Memory) check(what string, off int64, n int) error {

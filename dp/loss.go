@@ -54,13 +54,18 @@ func (t *DataParallel) StepAsync(ctx context.Context, x, y tensor.Tensor) (*Loss
 		}
 		return &Loss{t: t, value: loss}, nil
 	}
+	return t.async(func(l *Loss) (float64, error) { return t.stepAlone(ctx, x, y, l) })
+}
+
+// async does a step that may be under way when it returns, once not too many others are.
+func (t *DataParallel) async(step func(late *Loss) (float64, error)) (*Loss, error) {
 	for len(t.late) >= ahead {
 		if l := t.late[0]; t.settle(l) != nil {
 			return nil, l.err
 		}
 	}
 	l := &Loss{t: t}
-	loss, err := t.stepAlone(ctx, x, y, l)
+	loss, err := step(l)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/tandem-train/tandem/cudaops/cudaopstest"
@@ -149,6 +150,65 @@ func TestStepAsync(t *testing.T) {
 				}
 				got.params = state(t, d)
 				sameTraining(t, got, want)
+			})
+		}
+	}
+}
+
+// TestUploadedBatch gives the losses that sending the batch gives, on the host, on cards, with micro-batches, and where steps run ahead.
+func TestUploadedBatch(t *testing.T) {
+	for _, tk := range tasks() {
+		for name, opts := range map[string][]dp.Option{
+			"":              nil,
+			"micro-batches": {dp.MicroBatches(2)},
+			"ahead":         {dp.WrapDevices(func(d ir.Device) ir.Device { return runsAhead{d, new(flight)} }), dp.DeviceIDs(0)},
+		} {
+			t.Run(tk.name+"/"+name, func(t *testing.T) {
+				cudaopstest.Setup(t, "3", "")
+				x, y := batches(tk, 2, 7)
+				var results [2]result
+				for i := range results {
+					d, err := dp.New(tk.model(), tk.loss(), tk.opt(), append(append([]dp.Option{dp.Seed(3)}, tk.opts...), opts...)...)
+					if err != nil {
+						t.Fatal(err)
+					}
+					var up [2]*dp.Batch
+					for k := range up {
+						if up[k], err = d.Upload(x[k], y[k]); err != nil {
+							t.Fatal(err)
+						}
+					}
+					for step := range 6 {
+						k := step % 2
+						var l *dp.Loss
+						if i == 0 {
+							l, err = d.StepAsync(t.Context(), x[k], y[k])
+						} else {
+							l, err = d.StepBatch(t.Context(), up[k])
+						}
+						if err != nil {
+							t.Fatal(err)
+						}
+						loss, err := l.Value()
+						if err != nil {
+							t.Fatal(err)
+						}
+						results[i].losses = append(results[i].losses, loss)
+					}
+					results[i].params = state(t, d)
+					for _, b := range up {
+						if err := errors.Join(b.Free(), b.Free()); err != nil {
+							t.Error(err)
+						}
+					}
+					if _, err := d.StepBatch(t.Context(), up[0]); err == nil {
+						t.Error("a freed batch was trained on")
+					}
+					closed(t, d)
+				}
+				if !slices.Equal(results[0].losses, results[1].losses) || !slices.Equal(results[0].params, results[1].params) {
+					t.Errorf("uploaded: losses %v, sent: %v", results[1].losses, results[0].losses)
+				}
 			})
 		}
 	}

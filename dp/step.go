@@ -55,32 +55,40 @@ func (t *DataParallel) stepAlone(ctx context.Context, x, y tensor.Tensor, late *
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	bx, err := t.input(x)
+	bx, plan, by, err := t.prepare(x, y)
 	if err != nil {
-		return 0, err
-	}
-	plan, err := t.stepPlan(bx.form, t.chunks(bx.shape[t.cfg.dim]))
-	if err != nil {
-		return 0, err
-	}
-	by, err := t.target(y, plan.target.DType, plan.want, bx.form)
-	if err != nil {
-		return 0, err
-	}
-	if err := plan.verify(bx, by); err != nil {
 		return 0, err
 	}
 	loss, err := t.update(ctx, plan, bx, by, 0, late)
+	return loss, t.recovered(ctx, err)
+}
+
+// prepare passes a batch through the door and plans its step.
+func (t *DataParallel) prepare(x, y tensor.Tensor) (bx batch, plan *stepPlan, by batch, err error) {
+	if bx, err = t.input(x); err != nil {
+		return bx, nil, by, err
+	}
+	if plan, err = t.stepPlan(bx.form, t.chunks(bx.shape[t.cfg.dim])); err != nil {
+		return bx, nil, by, err
+	}
+	if by, err = t.target(y, plan.target.DType, plan.want, bx.form); err != nil {
+		return bx, nil, by, err
+	}
+	return bx, plan, by, plan.verify(bx, by)
+}
+
+// recovered connects the ranks of this process anew after an error, and returns the context's where that has ended.
+func (t *DataParallel) recovered(ctx context.Context, err error) error {
 	if err == nil {
-		return loss, nil
+		return nil
 	}
 	if e := t.regroup(ctx); e != nil {
-		return 0, e
+		return e
 	}
 	if ctx.Err() != nil {
-		return 0, ctx.Err()
+		return ctx.Err()
 	}
-	return 0, err
+	return err
 }
 
 // chunks are the ranks' shares of n samples that are scattered. They are valid until the next call.
@@ -93,6 +101,11 @@ func (t *DataParallel) chunks(n int) []data.Range {
 
 // update runs a plan on the ranks of this process, with samples of which the first has that number in the batch.
 func (t *DataParallel) update(ctx context.Context, plan *stepPlan, x, y batch, first int, late *Loss) (float64, error) {
+	return t.updateBy(ctx, stepJob{t: t, plan: plan, x: x, y: y, first: first, late: late})
+}
+
+// updateBy does a step.
+func (t *DataParallel) updateBy(ctx context.Context, j stepJob) (float64, error) {
 	lr := t.compiler.Optimizer.LR()
 	if t.cfg.schedule != nil {
 		lr = t.cfg.schedule.LR(lr, t.updates)
@@ -100,7 +113,7 @@ func (t *DataParallel) update(ctx context.Context, plan *stepPlan, x, y batch, f
 	for i, h := range t.compiler.Optimizer.HyperAt(t.updates+1, lr) {
 		t.hyper[i] = float32(h)
 	}
-	t.job = stepJob{t: t, plan: plan, x: x, y: y, first: first, late: late}
+	t.job = j
 	if err := t.team.do(ctx, &t.job); err != nil {
 		return 0, err
 	}
@@ -128,6 +141,7 @@ type stepJob struct {
 	plan  *stepPlan
 	x, y  batch
 	first int     // number, in the whole batch, of the first sample of x and y
+	batch *Batch  // in place of x and y, or nil
 	late  *Loss   // of a step that is not waited for, or nil
 	loss  float64 // written by this process's first rank
 }
@@ -147,8 +161,13 @@ func (j *stepJob) run(ctx context.Context, r *rank) error {
 		if err != nil {
 			return err
 		}
-		if part.share.Len() > 0 {
-			in := l.mem[ir.Input]
+		switch in := l.mem[ir.Input]; {
+		case part.share.Len() == 0:
+		case j.batch != nil:
+			if err := copyMemory(in, j.batch.mem[r.index-t.Rank()][i]); err != nil {
+				return err
+			}
+		default:
 			here := data.Range{Lo: part.share.Lo - j.first, Hi: part.share.Hi - j.first}
 			if err := scatter(in, part.prog.x.Offset, j.x, t.cfg.dim, here); err != nil {
 				return err

@@ -295,6 +295,13 @@ type LateReader interface {
 	ReadLate(off int64, n int) (wait func(dst []byte) error, err error)
 }
 
+// Copier is a DeviceMemory that can be filled from another one of its device without the host.
+type Copier interface {
+	DeviceMemory
+	// CopyFrom copies all of src, which is at most as long, in the device's order.
+	CopyFrom(src DeviceMemory) error
+}
+
 func (o Operand) String() string {
 	s := fmt.Sprintf("%s+%d:%s%s", o.Region, o.Offset, o.DType, o.Shape)
 	if !o.Contiguous() {
