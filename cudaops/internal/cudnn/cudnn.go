@@ -1,7 +1,8 @@
 // Package cudnn makes 2-d convolutions and their gradients on a card with cuDNN 9, which is loaded at run time.
 //
 // [Open] gives the [Library], once a process; [Library.Handle] a [Handle] for a card; [Handle.Conv] a [Plan] for one [Conv]: an algorithm
-// that the library has for these shapes, that gives the same bits every time, and that needs no more workspace than the handle allows.
+// that the library has for these shapes, that gives the same bits every time, and that needs no more workspace than the handle allows: most
+// algorithms bring their operands into another order first, and where that is too much memory the batch is cut into pieces.
 // [Plan.Run] puts the convolution into the card's stream: it neither allocates nor waits, and may be captured into a graph. [Plan.Tune]
 // measures what the library offers on the caller's own buffers and stays with the fastest, which package choices remembers for later plans.
 //
@@ -157,6 +158,9 @@ type Handle struct {
 	// MaxWorkspace is how many bytes of workspace a plan may need. It counts for plans that are made later.
 	MaxWorkspace int64
 
+	// leastPiece is how many bytes of x and y are worth a call of their own: with fewer a part of the card is idle.
+	leastPiece int64
+
 	lib     *Library
 	card    *cuda.Card
 	name    string // of the card, for what is remembered
@@ -180,7 +184,7 @@ func (l *Library) Handle(card *cuda.Card) (*Handle, error) {
 
 // on is Handle for a card whose name is known.
 func (l *Library) on(card *cuda.Card, name string) (*Handle, error) {
-	h := &Handle{MaxWorkspace: 256 << 20, lib: l, card: card, name: name}
+	h := &Handle{MaxWorkspace: 256 << 20, leastPiece: 8 << 20, lib: l, card: card, name: name}
 	h.measure = h.time
 	if err := l.check("cudnnCreate", l.create(&h.handle)); err != nil {
 		return nil, fmt.Errorf("cudnn: card %d: %w; the files beside %s belong to it and must be of its version", card.Ordinal, err, l.Path())

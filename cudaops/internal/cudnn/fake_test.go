@@ -127,7 +127,7 @@ func TestGradients(t *testing.T) {
 			t.Fatal(err)
 		}
 		name := func(d uintptr) string { return fmt.Sprintf("%#x", d) }
-		got := strings.NewReplacer(name(p.x), "X", name(p.w), "W", name(p.y), "Y", name(p.window), "C").Replace(strings.TrimSpace(f.log()))
+		got := strings.NewReplacer(name(p.batches[0].x), "X", name(p.w), "W", name(p.batches[0].y), "Y", name(p.window), "C").Replace(strings.TrimSpace(f.log()))
 		if got != want {
 			t.Errorf("%s:\n%s, want\n%s", kind, got, want)
 		}
@@ -150,6 +150,101 @@ func TestNothingWithinLimits(t *testing.T) {
 	}
 	if n := f.live(); n != 1 {
 		t.Errorf("%d objects of the library are left beside the handle", n-1)
+	}
+}
+
+// TestInPieces: where an algorithm needs too much workspace for the whole batch, it does one piece after the other.
+func TestInPieces(t *testing.T) {
+	f := openFake(t)
+	h := f.handle(t)
+	h.MaxWorkspace, h.leastPiece = 5<<28, 0
+	for _, c := range []struct {
+		kind Kind
+		want string
+	}{
+		{Forward, `Forward 1 X2:0x100000 W:0x200000 C algo 7 workspace 0x500000 (536870912) 0 Y2:0x300000
+add 1 B:0x400000 1 Y2:0x300000
+Forward 1 X2:0x100c60 W:0x200000 C algo 7 workspace 0x500000 (536870912) 0 Y2:0x300870
+add 1 B:0x400000 1 Y2:0x300870
+Forward 1 X2:0x1018c0 W:0x200000 C algo 7 workspace 0x500000 (536870912) 0 Y2:0x3010e0
+add 1 B:0x400000 1 Y2:0x3010e0
+Forward 1 X1:0x102520 W:0x200000 C algo 7 workspace 0x500000 (536870912) 0 Y1:0x301950
+add 1 B:0x400000 1 Y1:0x301950
+`},
+		{GradX, `BackwardData 1 W:0x200000 Y2:0x300000 C algo 7 workspace 0x500000 (536870912) 0 X2:0x100000
+BackwardData 1 W:0x200000 Y2:0x300870 C algo 7 workspace 0x500000 (536870912) 0 X2:0x100c60
+BackwardData 1 W:0x200000 Y2:0x3010e0 C algo 7 workspace 0x500000 (536870912) 0 X2:0x1018c0
+BackwardData 1 W:0x200000 Y1:0x301950 C algo 7 workspace 0x500000 (536870912) 0 X1:0x102520
+`},
+		{GradW, `BackwardFilter 1 X2:0x100000 Y2:0x300000 C algo 7 workspace 0x500000 (536870912) 0 W:0x200000
+BackwardFilter 1 X2:0x100c60 Y2:0x300870 C algo 7 workspace 0x500000 (536870912) 1 W:0x200000
+BackwardFilter 1 X2:0x1018c0 Y2:0x3010e0 C algo 7 workspace 0x500000 (536870912) 1 W:0x200000
+BackwardFilter 1 X1:0x102520 Y1:0x301950 C algo 7 workspace 0x500000 (536870912) 1 W:0x200000
+`},
+	} {
+		q := small(c.kind)
+		q.X[0], q.Y[0], q.Bias, q.TF32 = 7, 7, c.kind == Forward, true
+		p, err := h.Conv(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Pieces of 4 would need too much, and others begin at no multiple of 16 bytes.
+		if want := (offer{algo: 7, math: mathTensorOp, samples: 2, bytes: 2 << 28}); p.by != want || p.offers[1].samples != 7 {
+			t.Errorf("%v: %+v is chosen of %+v", c.kind, p.by, p.offers)
+		}
+		f.log()
+		if err := p.Run(0x100000, 0x200000, 0x300000, 0x400000, 0x500000); err != nil {
+			t.Fatal(err)
+		}
+		names := []string{fmt.Sprintf("%#x:", p.bias), "B:", fmt.Sprintf("%#x:", p.w), "W:", fmt.Sprintf("%#x ", p.window), "C "}
+		for _, b := range p.batches {
+			names = append(names, fmt.Sprintf("%#x:", b.x), fmt.Sprintf("X%d:", b.samples), fmt.Sprintf("%#x:", b.y), fmt.Sprintf("Y%d:", b.samples))
+		}
+		if diff := cmp.Diff(c.want, strings.NewReplacer(names...).Replace(f.log())); diff != "" {
+			t.Errorf("%v (-want +got):\n%s", c.kind, diff)
+		}
+		// How the batch is cut is remembered with the algorithm.
+		h.measure = func(run func() error) (float64, error) { return float64(9 - p.by.algo), run() }
+		if err := p.Tune(0x100000, 0x200000, 0x300000, 0x400000, 0x500000, p.TuneWorkspace()); err != nil {
+			t.Fatal(err)
+		}
+		again, err := h.Conv(q)
+		if err != nil || !again.made || again.by != p.by {
+			t.Errorf("%v: %+v is remembered, %v", c.kind, again.by, err)
+		}
+		if err := errors.Join(p.Close(), again.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := f.live(); n != 1 {
+		t.Errorf("%d objects of the library are left beside the handle", n-1)
+	}
+}
+
+// TestDepths: an algorithm that needs pieces is tried with some numbers of them.
+func TestDepths(t *testing.T) {
+	f := openFake(t)
+	h := f.handle(t)
+	h.leastPiece = 0
+	h.MaxWorkspace = 64 << 28
+	c := conv(Forward, [4]int{256, 4, 4, 4}, [4]int{4, 4, 1, 1}, [2]int{1, 1}, [2]int{}, [2]int{1, 1}, 1)
+	c.TF32 = true
+	for least, want := range map[int][]int{0: {32, 16, 8, 256, 256}, 10: {32, 16, 256, 256}, 33: {256, 256}} {
+		h.leastPiece = int64(least * 4 * 2 * sample(c.X))
+		p, err := h.Conv(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []int
+		for _, o := range p.offers {
+			got = append(got, o.samples)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("pieces of at least %d (-want +got):\n%s", least, diff)
+		}
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -186,7 +281,7 @@ func TestTune(t *testing.T) {
 	h := f.handle(t)
 	// Offers are algorithm 1 fused, 1 alone, and 0, which needs no workspace.
 	p := tune(t, h, 1000, 9, 5, 1)
-	if want := (offer{algo: 0, math: mathFMA}); p.by != want || p.Workspace() != 0 || p.TuneWorkspace() != 0 {
+	if want := (offer{algo: 0, math: mathFMA, samples: 2}); p.by != want || p.Workspace() != 0 || p.TuneWorkspace() != 0 {
 		t.Errorf("%+v is chosen, workspace %d", p.by, p.Workspace())
 	}
 	if again := tune(t, h, 1000); again.by != p.by {
@@ -194,7 +289,7 @@ func TestTune(t *testing.T) {
 	}
 	other := *h
 	other.name = "another card"
-	if p := tune(t, &other, 1000, 9, 1, 5); p.by != (offer{algo: 1, math: mathFMA, bytes: 1000}) {
+	if p := tune(t, &other, 1000, 9, 1, 5); p.by != (offer{algo: 1, math: mathFMA, samples: 2, bytes: 1000}) {
 		t.Errorf("%+v is chosen on another card", p.by)
 	}
 	third := *h
@@ -228,7 +323,7 @@ func TestTuneOff(t *testing.T) {
 	t.Setenv(choices.Variable, "off")
 	f.remembers = choices.Open("cudnn")
 	p := tune(t, f.handle(t), 1000)
-	if want := (offer{algo: 1, math: mathFMA, fused: true, bytes: 1000}); p.by != want || p.TuneWorkspace() != 1000 {
+	if want := (offer{algo: 1, math: mathFMA, fused: true, samples: 2, bytes: 1000}); p.by != want || p.TuneWorkspace() != 1000 {
 		t.Errorf("%+v is chosen", p.by)
 	}
 }
@@ -242,7 +337,7 @@ func TestRememberedNonsense(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, kept := range [][]byte{(offer{algo: 6, math: mathFMA}).encode(), {}, []byte("nonsense")} {
+	for _, kept := range [][]byte{(offer{algo: 6, math: mathFMA, samples: 2}).encode(), {}, []byte("nonsense")} {
 		if _, ok := f.remembers.Put(p.key(), kept, func([]byte) bool { return false }); !ok {
 			t.Fatal("nothing is kept")
 		}

@@ -42,14 +42,22 @@ type performance struct {
 type offer struct {
 	algo, math int32
 	fused      bool   // bias and activation in one call with the convolution
+	samples    int    // of the batch in one call
 	bytes      uint64 // of workspace
+}
+
+// batch is so many samples of x and of y.
+type batch struct {
+	samples int
+	x, y    uintptr // descriptors of tensors
 }
 
 // Plan is a convolution made ready on a card.
 type Plan struct {
 	h                *Handle
 	conv             Conv
-	x, w, y, bias    uintptr // descriptors of tensors
+	batches          []batch // the whole batch first, and pieces of it
+	w, bias          uintptr // descriptors of tensors
 	window, activate uintptr // of the convolution and what follows
 	offers           []offer // the library's best guess first
 	by               offer
@@ -75,17 +83,11 @@ func (h *Handle) Conv(c Conv) (*Plan, error) {
 // describe makes the descriptors.
 func (p *Plan) describe() error {
 	l, c := p.h.lib, p.conv
-	for _, t := range []struct {
-		at    *uintptr
-		shape [4]int
-	}{{&p.x, c.X}, {&p.y, c.Y}, {&p.bias, [4]int{1, c.Y[1], 1, 1}}} {
-		if err := l.check("cudnnCreateTensorDescriptor", l.tensorCreate(t.at)); err != nil {
-			return err
-		}
-		s := t.shape
-		if err := l.check("cudnnSetTensor4dDescriptor", l.tensorSet(*t.at, c.format(), dataFloat, int32(s[0]), int32(s[1]), int32(s[2]), int32(s[3]))); err != nil {
-			return err
-		}
+	if _, err := p.batch(c.X[0]); err != nil {
+		return err
+	}
+	if err := p.tensor(&p.bias, 1, [4]int{1, c.Y[1], 1, 1}); err != nil {
+		return err
 	}
 	if err := l.check("cudnnCreateFilterDescriptor", l.filterCreate(&p.w)); err != nil {
 		return err
@@ -115,27 +117,99 @@ func (p *Plan) describe() error {
 	return l.check("cudnnSetActivationDescriptor", l.activationSet(p.activate, mode, propagateNaN, 0))
 }
 
+// tensor makes the descriptor of a tensor of so many samples.
+func (p *Plan) tensor(at *uintptr, samples int, shape [4]int) error {
+	l := p.h.lib
+	if err := l.check("cudnnCreateTensorDescriptor", l.tensorCreate(at)); err != nil {
+		return err
+	}
+	return l.check("cudnnSetTensor4dDescriptor", l.tensorSet(*at, p.conv.format(), dataFloat, int32(samples), int32(shape[1]), int32(shape[2]), int32(shape[3])))
+}
+
+// batch describes so many samples of the convolution, the first time.
+func (p *Plan) batch(samples int) (batch, error) {
+	for _, b := range p.batches {
+		if b.samples == samples {
+			return b, nil
+		}
+	}
+	p.batches = append(p.batches, batch{samples: samples})
+	b := &p.batches[len(p.batches)-1]
+	err := p.tensor(&b.x, samples, p.conv.X)
+	if err == nil {
+		err = p.tensor(&b.y, samples, p.conv.Y)
+	}
+	return *b, err
+}
+
 // setMath says which arithmetic is allowed. Without saying it would be TF32.
 func (p *Plan) setMath(math int32) error {
 	return p.h.lib.check("cudnnSetConvolutionMathType", p.h.lib.convSetMath(p.window, math))
 }
 
+// sample is how many numbers of a tensor are one sample's.
+func sample(shape [4]int) int { return shape[1] * shape[2] * shape[3] }
+
+// deepest is with how many numbers of pieces one algorithm is tried, from the fewest that its workspace suffices for.
+const deepest = 3
+
 // choose lists what the library offers, and takes what was remembered or else the first.
 func (p *Plan) choose() error {
+	c := p.conv
+	x, y := sample(c.X), sample(c.Y)
+	cuts := cuts(c.X[0], int(p.h.leastPiece/int64(4*(x+y))), max(even(x), even(y)))
+	// What the library has for the smallest pieces it may lack for the whole.
+	var ways []offer
+	for _, samples := range slices.Compact([]int{c.X[0], cuts[len(cuts)-1].samples}) {
+		more, err := p.list(samples)
+		if err != nil {
+			return err
+		}
+		for _, o := range more {
+			if !slices.Contains(ways, o) {
+				ways = append(ways, o)
+			}
+		}
+	}
+	for _, o := range ways {
+		if err := p.fit(o, cuts); err != nil {
+			return err
+		}
+	}
+	if len(p.offers) == 0 {
+		l := p.h.lib
+		return &Error{Func: "cudnnGetConvolution" + kindNames[c.Kind] + "Algorithm_v7", Code: notSupported, Name: l.errorString(notSupported),
+			Text: fmt.Sprintf("nothing deterministic with at most %d bytes of workspace", p.h.MaxWorkspace)}
+	}
+	if kept, ok := p.h.lib.remembers.Get(p.key()); ok {
+		if o := p.find(kept); o != nil {
+			p.made = true
+			return p.take(*o)
+		}
+	}
+	return p.take(p.offers[0])
+}
+
+// list is the library's deterministic algorithms for so many samples, its best guess first.
+func (p *Plan) list(samples int) ([]offer, error) {
 	l, c := p.h.lib, p.conv
 	math := int32(mathFMA)
 	if c.TF32 {
 		math = mathTensorOp
 	}
 	if err := p.setMath(math); err != nil {
-		return err
+		return nil, err
 	}
-	in0, in1, out := operands(c.Kind, p.x, p.w, p.y)
+	b, err := p.batch(samples)
+	if err != nil {
+		return nil, err
+	}
+	in0, in1, out := operands(c.Kind, b.x, p.w, b.y)
 	results, n := make([]performance, offersAtMost), int32(0)
-	get := "cudnnGetConvolution" + kindNames[c.Kind]
-	if err := l.check(get+"Algorithm_v7", l.algorithms[c.Kind](p.h.handle, in0, in1, p.window, out, offersAtMost, &n, &results[0])); err != nil {
-		return err
+	if err := l.check("cudnnGetConvolution"+kindNames[c.Kind]+"Algorithm_v7", l.algorithms[c.Kind](p.h.handle, in0, in1, p.window, out, offersAtMost, &n, &results[0])); err != nil {
+		return nil, err
 	}
+	var ways []offer
 	for _, r := range results[:n] {
 		if r.status != 0 || r.determinism != deterministic || !c.TF32 && r.algo == rough[c.Kind] {
 			continue
@@ -143,34 +217,61 @@ func (p *Plan) choose() error {
 		if !c.TF32 {
 			r.math = mathFMA // whatever it says, this is what it will be done in
 		}
-		if err := p.setMath(r.math); err != nil {
+		ways = append(ways, offer{algo: r.algo, math: r.math})
+	}
+	return ways, nil
+}
+
+// fit offers an algorithm for the whole batch, or where that takes too much workspace for pieces of it. Those may take half as much: more of it
+// makes nothing faster, and it is memory that other steps could have.
+func (p *Plan) fit(o offer, cuts []cut) error {
+	if err := p.setMath(o.math); err != nil {
+		return err
+	}
+	limit := p.h.MaxWorkspace
+	fits := 0
+	for i, cut := range cuts {
+		if i > 0 {
+			limit = p.h.MaxWorkspace / 2
+		}
+		o.samples = cut.samples
+		bytes, ok, err := p.space(o, cut)
+		if err != nil {
 			return err
 		}
-		o := offer{algo: r.algo, math: r.math}
-		if l.workspace[c.Kind](p.h.handle, in0, in1, p.window, out, r.algo, &o.bytes) != 0 || int64(o.bytes) > p.h.MaxWorkspace {
-			continue // and another is taken
-		}
-		if slices.Contains(p.offers, o) {
+		if !ok || int64(bytes) > limit {
 			continue
 		}
+		o.bytes = bytes
 		// Bias without ReLU is in one call with one algorithm only.
-		if c.Bias && (c.Relu || r.algo == implicitPrecompGEMM) {
+		if p.conv.Bias && (p.conv.Relu || o.algo == implicitPrecompGEMM) {
 			fused := o
 			fused.fused = true
 			p.offers = append(p.offers, fused)
 		}
 		p.offers = append(p.offers, o)
-	}
-	if len(p.offers) == 0 {
-		return &Error{Func: get + "Algorithm_v7", Code: notSupported, Name: l.errorString(notSupported), Text: fmt.Sprintf("nothing deterministic with at most %d bytes of workspace", p.h.MaxWorkspace)}
-	}
-	if kept, ok := l.remembers.Get(p.key()); ok {
-		if o := p.find(kept); o != nil {
-			p.made = true
-			return p.take(*o)
+		if fits++; i == 0 || fits == deepest {
+			break
 		}
 	}
-	return p.take(p.offers[0])
+	return nil
+}
+
+// space is how many bytes of workspace an algorithm needs for any piece. ok is false where the library does not have it.
+func (p *Plan) space(o offer, c cut) (most uint64, ok bool, err error) {
+	for _, samples := range c.sizes() {
+		b, err := p.batch(samples)
+		if err != nil {
+			return 0, false, err
+		}
+		in0, in1, out := operands(p.conv.Kind, b.x, p.w, b.y)
+		var bytes uint64
+		if p.h.lib.workspace[p.conv.Kind](p.h.handle, in0, in1, p.window, out, o.algo, &bytes) != 0 {
+			return 0, false, nil // and another is taken
+		}
+		most = max(most, bytes)
+	}
+	return most, true, nil
 }
 
 // take makes an offer the plan's.
@@ -200,7 +301,8 @@ var one, zero float32 = 1, 0
 func (p *Plan) Run(x, w, y, bias, workspace cuda.Ptr) error {
 	err := p.run(x, w, y, bias, workspace)
 	if err != nil && p.by.fused && Unsupported(err) {
-		// The library says only here that it has this algorithm, but not in one call with the rest. Nothing was put into the stream.
+		// The library says only here that it has this algorithm, but not in one call with the rest. What pieces have been put into the stream
+		// are computed again.
 		p.by.fused = false
 		err = p.run(x, w, y, bias, workspace)
 	}
@@ -210,20 +312,43 @@ func (p *Plan) Run(x, w, y, bias, workspace cuda.Ptr) error {
 	return nil
 }
 
+// run does the pieces in order, so that the gradient by w is the same sum every time.
 func (p *Plan) run(x, w, y, bias, workspace cuda.Ptr) error {
+	c := p.conv
+	cut := cut{c.X[0], p.by.samples}
+	for i := range cut.pieces() {
+		first, samples := cut.piece(i)
+		b, err := p.batch(samples)
+		if err != nil {
+			return err
+		}
+		beta := &zero
+		if c.Kind == GradW && i > 0 {
+			beta = &one
+		}
+		x, y := x+cuda.Ptr(4*first*sample(c.X)), y+cuda.Ptr(4*first*sample(c.Y))
+		if err := p.piece(b, x, w, y, bias, workspace, beta); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// piece puts one into the stream; the result is added to beta times what is there.
+func (p *Plan) piece(b batch, x, w, y, bias, workspace cuda.Ptr, beta *float32) error {
 	h, l, c := p.h, p.h.lib, p.conv
 	if p.by.fused {
-		return l.check("cudnnConvolutionBiasActivationForward", l.fused(h.handle, &one, p.x, x, p.w, w, p.window, p.by.algo, workspace, p.by.bytes,
-			&zero, p.y, y, p.bias, bias, p.activate, p.y, y))
+		return l.check("cudnnConvolutionBiasActivationForward", l.fused(h.handle, &one, b.x, x, p.w, w, p.window, p.by.algo, workspace, p.by.bytes,
+			&zero, b.y, y, p.bias, bias, p.activate, b.y, y))
 	}
-	in0Desc, in1Desc, outDesc := operands(c.Kind, p.x, p.w, p.y)
+	in0Desc, in1Desc, outDesc := operands(c.Kind, b.x, p.w, b.y)
 	in0, in1, out := operands(c.Kind, x, w, y)
-	err := l.check("cudnnConvolution"+kindNames[c.Kind], l.run[c.Kind](h.handle, &one, in0Desc, in0, in1Desc, in1, p.window, p.by.algo, workspace, p.by.bytes, &zero, outDesc, out))
+	err := l.check("cudnnConvolution"+kindNames[c.Kind], l.run[c.Kind](h.handle, &one, in0Desc, in0, in1Desc, in1, p.window, p.by.algo, workspace, p.by.bytes, beta, outDesc, out))
 	if err == nil && c.Bias {
-		err = l.check("cudnnAddTensor", l.addTensor(h.handle, &one, p.bias, bias, &one, p.y, y))
+		err = l.check("cudnnAddTensor", l.addTensor(h.handle, &one, p.bias, bias, &one, b.y, y))
 	}
 	if err == nil && c.Relu {
-		err = l.check("cudnnActivationForward", l.activation(h.handle, p.activate, &one, p.y, y, &zero, p.y, y))
+		err = l.check("cudnnActivationForward", l.activation(h.handle, p.activate, &one, b.y, y, &zero, b.y, y))
 	}
 	return err
 }
@@ -273,8 +398,10 @@ func (o offer) encode() []byte {
 	if o.fused {
 		b[0] = 1
 	}
-	b = binary.LittleEndian.AppendUint32(b, uint32(o.algo))
-	return binary.LittleEndian.AppendUint32(b, uint32(o.math))
+	for _, n := range []uint32{uint32(o.algo), uint32(o.math), uint32(o.samples)} {
+		b = binary.LittleEndian.AppendUint32(b, n)
+	}
+	return b
 }
 
 // find is the offer that was remembered, nil if it is none now.
@@ -291,18 +418,19 @@ func (p *Plan) find(kept []byte) *offer {
 func (p *Plan) Close() error {
 	l := p.h.lib
 	var errs []error
-	for _, d := range []struct {
-		at      *uintptr
-		name    string
-		destroy func(uintptr) int32
-	}{
-		{&p.x, "Tensor", l.tensorDestroy}, {&p.y, "Tensor", l.tensorDestroy}, {&p.bias, "Tensor", l.tensorDestroy}, {&p.w, "Filter", l.filterDestroy},
-		{&p.window, "Convolution", l.convDestroy}, {&p.activate, "Activation", l.activationDestroy},
-	} {
-		if *d.at != 0 {
-			errs = append(errs, l.check("cudnnDestroy"+d.name+"Descriptor", d.destroy(*d.at)))
-			*d.at = 0
+	end := func(at *uintptr, name string, destroy func(uintptr) int32) {
+		if *at != 0 {
+			errs = append(errs, l.check("cudnnDestroy"+name+"Descriptor", destroy(*at)))
+			*at = 0
 		}
 	}
+	for i := range p.batches {
+		end(&p.batches[i].x, "Tensor", l.tensorDestroy)
+		end(&p.batches[i].y, "Tensor", l.tensorDestroy)
+	}
+	end(&p.bias, "Tensor", l.tensorDestroy)
+	end(&p.w, "Filter", l.filterDestroy)
+	end(&p.window, "Convolution", l.convDestroy)
+	end(&p.activate, "Activation", l.activationDestroy)
 	return errors.Join(errs...)
 }

@@ -1,5 +1,5 @@
 // A cuDNN that computes nothing: it writes down what it is asked, one line a call. It offers, for every kind, algorithm 6, which it does not support;
-// 5, which is not deterministic; 7, whose workspace is too large; 1 (1000 bytes); and 0 (none). fakeRefuse makes it refuse calls that are fused.
+// 5, which is not deterministic; 7, which needs 256 MiB of workspace a sample; 1 (1000 bytes); and 0 (none). fakeRefuse makes it refuse calls that are fused.
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -10,6 +10,7 @@ static size_t length;
 static uint64_t objects; // live
 static uintptr_t next = 0x100;
 static int refuse;
+static int samples[1 << 16]; // by descriptor
 
 static void note(const char *format, ...) {
 	va_list args;
@@ -36,7 +37,7 @@ int cudnnSetStream(void *h, void *s) { note("stream %p\n", s); return 0; }
 
 int cudnnCreateTensorDescriptor(void **d) { return make(d); }
 int cudnnDestroyTensorDescriptor(void *d) { return end(d); }
-int cudnnSetTensor4dDescriptor(void *d, int format, int type, int n, int c, int h, int w) { note("tensor %p format %d type %d %d %d %d %d\n", d, format, type, n, c, h, w); return 0; }
+int cudnnSetTensor4dDescriptor(void *d, int format, int type, int n, int c, int h, int w) { samples[(uintptr_t)d >> 4] = n; note("tensor %p format %d type %d %d %d %d %d\n", d, format, type, n, c, h, w); return 0; }
 int cudnnCreateFilterDescriptor(void **d) { return make(d); }
 int cudnnDestroyFilterDescriptor(void *d) { return end(d); }
 int cudnnSetFilter4dDescriptor(void *d, int type, int format, int o, int c, int h, int w) { note("filter %p format %d type %d %d %d %d %d\n", d, format, type, o, c, h, w); return 0; }
@@ -62,7 +63,12 @@ static int offer(const char *kind, void *a, void *b, void *conv, void *out, int 
 	*returned = 5;
 	return 0;
 }
-static int size(int algo, size_t *bytes) { *bytes = algo == 7 ? (size_t)1 << 40 : 1000 * algo; return 0; }
+static int size(void *a, void *b, int algo, size_t *bytes) {
+	int n = samples[(uintptr_t)a >> 4];
+	if (n == 0) n = samples[(uintptr_t)b >> 4]; // the first is a filter
+	*bytes = algo == 7 ? (size_t)n << 28 : 1000 * algo;
+	return 0;
+}
 static int run(const char *kind, const float *alpha, void *aDesc, void *a, void *bDesc, void *b, void *conv, int algo, void *workspace, size_t bytes, const float *beta, void *outDesc, void *out) {
 	note("%s %g %p:%p %p:%p %p algo %d workspace %p (%zu) %g %p:%p\n", kind, *alpha, aDesc, a, bDesc, b, conv, algo, workspace, bytes, *beta, outDesc, out);
 	return 0;
@@ -70,7 +76,7 @@ static int run(const char *kind, const float *alpha, void *aDesc, void *a, void 
 
 #define KIND(name) \
 	int cudnnGetConvolution##name##Algorithm_v7(void *h, void *a, void *b, void *c, void *o, int n, int *m, performance *r) { return offer(#name, a, b, c, o, n, m, r); } \
-	int cudnnGetConvolution##name##WorkspaceSize(void *h, void *a, void *b, void *c, void *o, int algo, size_t *bytes) { return size(algo, bytes); } \
+	int cudnnGetConvolution##name##WorkspaceSize(void *h, void *a, void *b, void *c, void *o, int algo, size_t *bytes) { return size(a, b, algo, bytes); } \
 	int cudnnConvolution##name(void *h, const float *alpha, void *aDesc, void *a, void *bDesc, void *b, void *c, int algo, void *w, size_t n, const float *beta, void *oDesc, void *o) { \
 		return run(#name, alpha, aDesc, a, bDesc, b, c, algo, w, n, beta, oDesc, o); \
 	}
