@@ -73,6 +73,13 @@ func TestArguments(t *testing.T) {
 	if err := p.Run(0x1000, 0x2000, 0x3004, 0x4000); err != nil {
 		t.Fatal(err)
 	}
+	if n := p.Workspace(); n != 1000 {
+		t.Errorf("workspace of %d bytes", n)
+	}
+	p.SetWorkspace(0x9000)
+	if err := p.Run(0x1000, 0x2000, 0x3000, 0x4000); err != nil {
+		t.Fatal(err)
+	}
 	want := `desc 77 0
 desc 7 = 6 (4)
 desc 4 = 1 (4)
@@ -104,6 +111,7 @@ heuristic of 16, a before b 0, c is out 1
 desc 8 = 16384 (8)
 matmul 1 a 0x2000 b 0x1000 0 c 0x3000 d 0x3000 algo 1 workspace 0x5000 (1000) stream 0x77 layouts 11
 matmul 1 a 0x2000 b 0x1000 0 c 0x3004 d 0x3004 algo 1 workspace 0x5000 (1000) stream 0x88 layouts 11
+matmul 1 a 0x2000 b 0x1000 0 c 0x3000 d 0x3000 algo 1 workspace 0x9000 (1000) stream 0x88 layouts 11
 `
 	if diff := cmp.Diff(want, f.log()); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)

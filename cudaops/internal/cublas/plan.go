@@ -39,6 +39,8 @@ type Plan struct {
 	layouts [3]uintptr // A, B and C; the library's first operand is B
 	bias    cuda.Ptr   // that desc has
 
+	workspace cuda.Ptr // the plan's own, or 0
+
 	// choice has an algorithm for buffers on 16-byte boundaries, then one for any others. The one in use is known when the addresses are.
 	choice [2]choice
 }
@@ -191,11 +193,22 @@ func (p *Plan) prefer(pref uintptr, alignment uint64) error {
 
 // Run puts the product into the stream. bias is the vector that is added or summed; a product without one ignores it.
 func (p *Plan) Run(a, b, c, bias cuda.Ptr) error {
-	if err := p.run(p.chosen(a, b, c, bias), a, b, c, bias); err != nil {
+	workspace := p.workspace
+	if workspace == 0 {
+		workspace = p.h.workspace
+	}
+	if err := p.run(p.chosen(a, b, c, bias), a, b, c, bias, workspace); err != nil {
 		return fmt.Errorf("cublas: run %v: %w", p, err)
 	}
 	return nil
 }
+
+// Workspace is how many bytes of workspace the product needs, for any buffers. Tune may change that.
+func (p *Plan) Workspace() int64 { return int64(max(p.choice[0].bytes, p.choice[1].bytes)) }
+
+// SetWorkspace gives the plan a workspace of its own, on a 256-byte boundary, instead of the handle's. Plans whose products may run at the
+// same time must not share one.
+func (p *Plan) SetWorkspace(at cuda.Ptr) { p.workspace = at }
 
 // chosen is the choice for buffers.
 func (p *Plan) chosen(a, b, c, bias cuda.Ptr) *choice {
@@ -211,7 +224,7 @@ func (p *Plan) chosen(a, b, c, bias cuda.Ptr) *choice {
 
 var one, zero float32 = 1, 0
 
-func (p *Plan) run(by *choice, a, b, c, bias cuda.Ptr) error {
+func (p *Plan) run(by *choice, a, b, c, bias, workspace cuda.Ptr) error {
 	if by.algo == nil {
 		return fmt.Errorf("buffers at %#x, %#x, %#x and %#x: cuBLASLt has this product for 16-byte boundaries only: %w", a, b, c, bias, p.h.lib.check("cublasLtMatmul", notSupported))
 	}
@@ -222,7 +235,7 @@ func (p *Plan) run(by *choice, a, b, c, bias cuda.Ptr) error {
 	}
 	h, l := p.h, p.h.lib
 	return l.check("cublasLtMatmul", l.matmul(h.handle, p.desc, &one, b, p.layouts[1], a, p.layouts[0], &zero, c, p.layouts[2], c, p.layouts[2],
-		by.algo, h.workspace, by.bytes, h.stream))
+		by.algo, workspace, by.bytes, h.stream))
 }
 
 // setBias sets the vector's address, where it is another than before.

@@ -26,7 +26,7 @@ func (p *Plan) tune(by *choice, a, b, c, bias cuda.Ptr) error {
 	fastest, err := choices.Fastest(len(by.offers), func(i int) (float64, error) {
 		// What the library offered it may still refuse when it is run.
 		try := &choice{algo: &by.offers[i].algo, bytes: by.offers[i].workspace}
-		return p.h.measure(func() error { return p.run(try, a, b, c, bias) })
+		return p.h.measure(func() error { return p.run(try, a, b, c, bias, p.h.workspace) })
 	})
 	if err != nil {
 		return err

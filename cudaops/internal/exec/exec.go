@@ -17,7 +17,7 @@ const GraphVariable = "TANDEM_CUDA_GRAPH"
 
 // Exec is a program ready to run on a card.
 type Exec struct {
-	card    *cuda.Card  // with a stream of its own, on which graphs are captured
+	card    *cuda.Card  // with a stream of its own, in which graphs are captured
 	shared  cuda.Stream // the card's, into which they are launched
 	plan    *plan
 	careful bool // no graphs
@@ -35,6 +35,9 @@ type Exec struct {
 	staged   cuda.Pinned // for collectives
 	ready    cuda.Event
 	parts    []part
+	stream   cuda.Stream        // that tasks are put into
+	branches []cuda.Stream      // of a graph that is captured, the card's first
+	marks    []cuda.Event       // by which they wait for each other
 	base     [numBases]cuda.Ptr // addresses
 	runs     uint64
 	undo     []func() error
@@ -46,6 +49,7 @@ var _ ir.Starter = (*Exec)(nil)
 type part struct {
 	segment
 	work   []work
+	turns  []turn
 	graphs [slots]cuda.GraphExec // by image of the control block
 }
 
@@ -89,6 +93,7 @@ func (e *Exec) load(p *ir.Program, mem [ir.NumRegions]cuda.Ptr, libs func(*Exec)
 	if e.card.Stream, err = e.card.StreamCreate(); err != nil {
 		return err
 	}
+	e.stream = e.card.Stream
 	e.later(func() error { return e.card.StreamDestroy(e.card.Stream) })
 	e.later(func() error { return e.tools.use(e.shared) })
 	events := []*cuda.Event{&e.ready}
@@ -123,7 +128,7 @@ func (e *Exec) load(p *ir.Program, mem [ir.NumRegions]cuda.Ptr, libs func(*Exec)
 		}
 		e.parts = append(e.parts, made)
 	}
-	return nil
+	return e.arrange()
 }
 
 // later adds something to do when the Exec is released; the last added comes first.
@@ -209,7 +214,7 @@ type binder struct {
 func (e *Exec) address(p place) cuda.Ptr { return e.base[p.base] + cuda.Ptr(4*p.offset) }
 
 func (b *binder) bind(do any) func() error {
-	c, s := b.card, b.card.Stream
+	c := b.card
 	bytes := b.plan.controlBytes()
 	switch t := do.(type) {
 	case launch:
@@ -219,21 +224,29 @@ func (b *binder) bind(do any) func() error {
 		}
 		f, args := b.functions[t.kernel], cuda.NewArgs(values...)
 		grid, block := cuda.Dim3{X: t.blocks, Y: t.planes}, cuda.Dim3{X: threads}
-		return func() error { return c.LaunchKernel(f, grid, block, 0, s, args) }
+		return func() error { return c.LaunchKernel(f, grid, block, 0, b.stream, args) }
 	case fill:
 		to := b.address(t.to)
-		return func() error { return c.MemsetD32(to, t.word, t.n, s) }
+		return func() error { return c.MemsetD32(to, t.word, t.n, b.stream) }
 	case transfer:
 		to, from := b.address(t.to), b.address(t.from)
-		return func() error { return c.MemcpyDtoD(to, from, 4*t.n, s) }
+		return func() error { return c.MemcpyDtoD(to, from, 4*t.n, b.stream) }
 	case libraryCall:
-		return t.bind(b.address)
+		call := t.bind(b.address)
+		return func() error {
+			if err := b.tools.use(b.stream); err != nil {
+				return err
+			}
+			return call()
+		}
 	case upload:
 		to := b.base[control]
-		return func() error { return c.MemcpyHtoD(to, b.pinned, b.image*bytes, bytes, s) }
+		return func() error { return c.MemcpyHtoD(to, b.pinned, b.image*bytes, bytes, b.stream) }
 	case download:
 		from, skip := b.base[control], 4*runtimeWords
-		return func() error { return c.MemcpyDtoH(b.pinned, b.image*bytes+skip, from+cuda.Ptr(skip), bytes-skip, s) }
+		return func() error {
+			return c.MemcpyDtoH(b.pinned, b.image*bytes+skip, from+cuda.Ptr(skip), bytes-skip, b.stream)
+		}
 	}
 	panic(fmt.Sprintf("exec: no task %T", do))
 }

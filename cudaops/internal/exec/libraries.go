@@ -33,7 +33,7 @@ type libraryCall struct {
 type toolbox struct {
 	card      *cuda.Card
 	users     int
-	workspace cuda.Ptr // cuBLASLt's
+	workspace cuda.Ptr // cuBLASLt's, to measure with
 	products  *cublas.Handle
 	convs     *cudnn.Handle
 }
@@ -201,8 +201,11 @@ func (v vendor) product(b *planner, p matrices) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	// A workspace of its own, since it may run at the same time as others.
+	space := b.temporary(int(plan.Workspace()+3) / 4)
 	b.add(libraryCall{func(address func(place) cuda.Ptr) func() error {
 		x, y, out, bias := address(p.at[0]), address(p.at[1]), address(p.at[2]), address(p.bias)
+		plan.SetWorkspace(address(space))
 		return func() error { return plan.Run(x, y, out, bias) }
 	}})
 	return true, nil

@@ -58,7 +58,11 @@ type (
 type task struct {
 	step int
 	do   any
+	more []int // further steps, whose work it does too
 }
+
+// steps are all steps whose work a task does.
+func (t task) steps() []int { return append([]int{t.step}, t.more...) }
 
 // end is what happens at the end of a segment, on the host.
 type end uint8
@@ -89,9 +93,10 @@ type plan struct {
 	segments []segment
 	guards   []guard
 	random   bool
-	scratch  int // elements
-	staging  int // elements of the largest collective
-	commit   int // the step after which the context no longer stops a run
+	scratch  int    // elements
+	own      []span // of the scratch, by step
+	staging  int    // elements of the largest collective
+	commit   int    // the step after which the context no longer stops a run
 }
 
 // planner makes a plan, step by step.
@@ -101,7 +106,8 @@ type planner struct {
 	step     int
 	s        *ir.Step
 	tasks    []task
-	used     int  // of the scratch, by this step
+	used     int  // of the scratch
+	fresh    bool // this step has none of it yet
 	unproven bool // an index that no check has seen has been looked at since the last verification
 }
 
@@ -109,9 +115,9 @@ var errOp = errors.New("no such step on a card")
 
 // newPlan plans p. Products and convolutions go to the libraries, as far as those take them.
 func newPlan(p *ir.Program, libs libraries) (*plan, error) {
-	b := &planner{plan: &plan{program: p, commit: len(p.Steps)}, libraries: libs}
+	b := &planner{plan: &plan{program: p, commit: len(p.Steps), own: make([]span, len(p.Steps))}, libraries: libs}
 	for i := range p.Steps {
-		b.step, b.s, b.used = i, &p.Steps[i], 0
+		b.step, b.s, b.fresh = i, &p.Steps[i], true
 		if writes(b.s) {
 			b.commit = min(b.commit, i)
 		}
@@ -149,7 +155,7 @@ func keeps(s *ir.Step) bool {
 // cut ends a segment before the current step.
 func (b *planner) cut(e end) {
 	b.segments = append(b.segments, segment{b.tasks, e, b.step})
-	b.tasks = nil
+	b.tasks, b.used = nil, 0
 	if e == verify {
 		b.unproven = false
 	}
@@ -164,28 +170,40 @@ func (b *planner) frame() {
 		return
 	}
 	first := &b.segments[0]
-	first.tasks = append([]task{{0, upload{}}}, first.tasks...)
+	first.tasks = append([]task{{step: 0, do: upload{}}}, first.tasks...)
 	if len(b.guards) == 0 {
 		return
 	}
 	for i := range b.segments {
 		if s := &b.segments[i]; s.end == verify || i == len(b.segments)-1 {
-			s.tasks = append(s.tasks, task{max(s.step-1, 0), download{}})
+			s.tasks = append(s.tasks, task{step: max(s.step-1, 0), do: download{}})
 		}
 	}
 }
 
-func (b *planner) add(do any) { b.tasks = append(b.tasks, task{b.step, do}) }
+func (b *planner) add(do any) { b.tasks = append(b.tasks, task{step: b.step, do: do}) }
 
 // launch adds a kernel's launch.
 func (b *planner) launch(kernel, blocks int, args ...place) {
 	b.add(launch{kernel: kernel, blocks: blocks, args: args})
 }
 
+// apart is how many elements of scratch the steps of a segment have for themselves, so that they may run at the same time. When those
+// are used up, later steps share them with earlier ones.
+const apart = 64 << 20 / 4
+
 // temporary takes n elements of scratch for the current step, on a 256-byte boundary.
 func (b *planner) temporary(n int) place {
+	if b.fresh {
+		b.fresh = false
+		if b.used+n > apart {
+			b.used = 0
+		}
+		b.own[b.step] = span{scratch, b.used, b.used, true}
+	}
 	p := place{scratch, b.used}
 	b.used += (n + 63) / 64 * 64
+	b.own[b.step].to = b.used
 	b.scratch = max(b.scratch, b.used)
 	return p
 }

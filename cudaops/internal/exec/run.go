@@ -128,11 +128,8 @@ func (e *Exec) first(i int) int {
 	return before.step
 }
 
-// join lets the Exec's own stream wait for what the card's has been given, and the libraries work in it.
+// join lets the Exec's own stream wait for what the card's has been given.
 func (e *Exec) join() error {
-	if err := e.tools.use(e.card.Stream); err != nil {
-		return err
-	}
 	if err := e.card.EventRecord(e.ready, e.shared); err != nil {
 		return err
 	}
@@ -164,9 +161,6 @@ func (e *Exec) capture() error {
 	if e.captures[e.image] {
 		return nil
 	}
-	if err := e.tools.use(e.card.Stream); err != nil {
-		return err
-	}
 	for i := range e.parts {
 		if p := &e.parts[i]; len(p.work) > 0 && p.graphs[e.image] == 0 {
 			if err := e.captured(p); err != nil {
@@ -182,13 +176,7 @@ func (e *Exec) captured(p *part) error {
 	if err := e.card.BeginCapture(e.card.Stream); err != nil {
 		return err
 	}
-	var failed error
-	for _, w := range p.work {
-		if err := w.put(); err != nil {
-			failed = stepError(e.plan.program, w.step, err)
-			break
-		}
-	}
+	failed := e.branch(p)
 	g, err := e.card.EndCapture(e.card.Stream)
 	if failed != nil || err != nil {
 		if g != 0 {

@@ -1,0 +1,265 @@
+package exec
+
+import (
+	"os"
+	"slices"
+
+	"github.com/tandem-train/tandem/cudaops/internal/cuda"
+	"github.com/tandem-train/tandem/internal/ir"
+)
+
+// BranchesVariable set to "off" makes every graph a chain, in which one task comes after the other.
+const BranchesVariable = "TANDEM_CUDA_BRANCHES"
+
+// maxBranches is how many tasks of a graph may run at the same time. More would find no room on the card, mostly.
+const maxBranches = 4
+
+// span is elements of a region, from the first that a task reads or writes to behind the last. What lies between them may be another
+// task's: then the two are kept apart without need.
+type span struct {
+	base     ir.Region
+	from, to int
+	writes   bool
+}
+
+// conflict reports whether the order of two tasks matters that have these spans.
+func (s span) conflict(o span) bool {
+	return (s.writes || o.writes) && s.base == o.base && s.from < o.to && o.from < s.to
+}
+
+// spans are what a task reads and writes: what its steps do, and words of the control block.
+func (p *plan) spans(t task) (list []span) {
+	words := runtimeWords + guardWords*len(p.guards)
+	switch do := t.do.(type) {
+	case upload:
+		return []span{{control, 0, words, true}}
+	case download:
+		return []span{{control, runtimeWords, words, false}}
+	case launch:
+		for _, a := range do.args {
+			switch {
+			case a.base != control:
+			case a.offset < runtimeWords:
+				list = append(list, span{control, 0, runtimeWords, false})
+			default:
+				list = append(list, span{control, a.offset, a.offset + guardWords, true})
+			}
+		}
+	}
+	add := func(o ir.Operand, writes bool) {
+		if o.Shape.Size() > 0 {
+			list = append(list, span{o.Region, o.Offset, o.Offset + reach(o.Shape, o.Strides), writes})
+		}
+	}
+	for _, step := range t.steps() {
+		s := &p.program.Steps[step]
+		for _, o := range s.In {
+			add(o, false)
+		}
+		for _, o := range s.Out {
+			add(o, true)
+		}
+		if own := p.own[step]; own.from < own.to {
+			list = append(list, own)
+		}
+	}
+	return list
+}
+
+// dependencies lists for every task of a segment earlier ones that it must come after, so that the order of any two tasks that conflict
+// follows, by way of others perhaps.
+func (p *plan) dependencies(tasks []task) [][]int {
+	type use struct {
+		span
+		task int
+	}
+	var uses [numBases][]use
+	after := make([][]int, len(tasks))
+	for i, t := range tasks {
+		spans := p.spans(t)
+		for _, s := range spans {
+			for _, u := range uses[s.base] {
+				if u.conflict(s) {
+					after[i] = append(after[i], u.task)
+				}
+			}
+		}
+		slices.Sort(after[i])
+		after[i] = slices.Compact(after[i])
+		for _, s := range spans {
+			if s.writes {
+				// What conflicts with a use of this memory by then conflicts with this one too.
+				uses[s.base] = slices.DeleteFunc(uses[s.base], func(u use) bool { return u.from >= s.from && u.to <= s.to })
+			}
+		}
+		for _, s := range spans {
+			uses[s.base] = append(uses[s.base], use{s, i})
+		}
+	}
+	return after
+}
+
+// turn is when a task of a segment comes: after the one before it in its branch, and after others.
+type turn struct {
+	branch  int
+	waits   []int // for tasks of other branches
+	awaited bool  // by a task of another branch
+}
+
+// clock is how many tasks of each branch have been done at some moment, at least.
+type clock [maxBranches]int
+
+// branches gives tasks their turns in at most n branches. after are the dependencies; waits are only those of them that do not follow
+// from others.
+func branches(after [][]int, n int) []turn {
+	turns, clocks := make([]turn, len(after)), make([]clock, len(after))
+	var ends [maxBranches][]int // the tasks of each branch
+	number := func(task int) int { return clocks[task][turns[task].branch] }
+	// wait leaves out what has been done at a moment, and moves that on.
+	wait := func(c *clock, tasks []int) (waits []int) {
+		for _, d := range slices.Backward(tasks) { // a later task may come after an earlier one
+			if c[turns[d].branch] >= number(d) {
+				continue
+			}
+			waits = append(waits, d)
+			for b := range c {
+				c[b] = max(c[b], clocks[d][b])
+			}
+		}
+		slices.Reverse(waits)
+		return waits
+	}
+	for i := range after {
+		var known clock
+		needed := wait(&known, after[i])
+		// The best branch is one whose last task is needed anyway, a later one rather than an earlier one; then, one that has not
+		// begun; then, the one whose last task came first.
+		best, bestEnd, free := 0, 0, -1
+		for b := range n {
+			end := -1
+			if tasks := ends[b]; len(tasks) > 0 {
+				end = tasks[len(tasks)-1]
+			}
+			isFree := end < 0 || known[b] >= len(ends[b])
+			switch {
+			case isFree && (free < 0 || end > bestEnd):
+				best, bestEnd, free = b, end, b
+			case free < 0 && (b == 0 || end < bestEnd):
+				best, bestEnd = b, end
+			}
+		}
+		t, c := &turns[i], &clocks[i]
+		t.branch = best
+		if tasks := ends[best]; len(tasks) > 0 {
+			*c = clocks[tasks[len(tasks)-1]]
+		}
+		t.waits = wait(c, needed)
+		for _, d := range t.waits {
+			turns[d].awaited = true
+		}
+		ends[best] = append(ends[best], i)
+		c[best] = len(ends[best])
+	}
+	return turns
+}
+
+// arrange gives the parts' tasks their turns and takes the streams and events of the branches.
+func (e *Exec) arrange() error {
+	n := maxBranches
+	if e.careful || os.Getenv(BranchesVariable) == "off" {
+		n = 1
+	}
+	used, awaited := 1, 0
+	for i := range e.parts {
+		p := &e.parts[i]
+		p.turns = branches(e.plan.dependencies(p.tasks), n)
+		marks := 0
+		for _, t := range p.turns {
+			used = max(used, t.branch+1)
+			if t.awaited {
+				marks++
+			}
+		}
+		awaited = max(awaited, marks)
+	}
+	e.branches = []cuda.Stream{e.card.Stream}
+	for range used - 1 {
+		s, err := e.card.StreamCreate()
+		if err != nil {
+			return err
+		}
+		e.later(func() error { return e.card.StreamDestroy(s) })
+		e.branches = append(e.branches, s)
+	}
+	if used == 1 {
+		return nil
+	}
+	for range used + awaited {
+		m, err := e.card.EventCreate(false)
+		if err != nil {
+			return err
+		}
+		e.later(func() error { return e.card.EventDestroy(m) })
+		e.marks = append(e.marks, m)
+	}
+	return nil
+}
+
+// branch puts a part's work into the branches' streams, the first of which is being captured. The others join the capture where they wait
+// for it to begin, and at the end it waits for them.
+func (e *Exec) branch(p *part) error {
+	defer func() { e.stream = e.card.Stream }()
+	marks := e.marks
+	mark := func() (m cuda.Event, err error) {
+		m, marks = marks[0], marks[1:]
+		return m, e.card.EventRecord(m, e.stream)
+	}
+	begun := make([]bool, len(e.branches))
+	begun[0] = true
+	var begin cuda.Event
+	if len(e.branches) > 1 {
+		var err error
+		if begin, err = mark(); err != nil {
+			return err
+		}
+	}
+	done := make(map[int]cuda.Event)
+	for i, w := range p.work {
+		t := &p.turns[i]
+		e.stream = e.branches[t.branch]
+		if !begun[t.branch] {
+			begun[t.branch] = true
+			if err := e.card.StreamWaitEvent(e.stream, begin); err != nil {
+				return err
+			}
+		}
+		for _, d := range t.waits {
+			if err := e.card.StreamWaitEvent(e.stream, done[d]); err != nil {
+				return err
+			}
+		}
+		if err := w.put(); err != nil {
+			return stepError(e.plan.program, w.step, err)
+		}
+		if t.awaited {
+			var err error
+			if done[i], err = mark(); err != nil {
+				return err
+			}
+		}
+	}
+	for b, s := range e.branches[1:] {
+		if !begun[b+1] {
+			continue
+		}
+		e.stream = s
+		end, err := mark()
+		if err != nil {
+			return err
+		}
+		if err := e.card.StreamWaitEvent(e.card.Stream, end); err != nil {
+			return err
+		}
+	}
+	return nil
+}
