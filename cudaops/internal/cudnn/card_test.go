@@ -256,6 +256,59 @@ func TestEveryOffer(t *testing.T) {
 	}
 }
 
+// TestPiecesOnCard: every algorithm is right in pieces too, of which the last may be smaller, and repeats its bits.
+func TestPiecesOnCard(t *testing.T) {
+	b := openCard(t)
+	one := [2]int{1, 1}
+	for _, kind := range []Kind{Forward, GradX, GradW} {
+		for _, c := range []Conv{
+			conv(kind, [4]int{9, 1, 28, 28}, [4]int{16, 1, 3, 3}, one, [2]int{}, one, 1),
+			conv(kind, [4]int{10, 32, 14, 14}, [4]int{64, 32, 3, 3}, one, one, one, 1),
+			conv(kind, [4]int{6, 16, 15, 13}, [4]int{8, 16, 5, 5}, [2]int{2, 2}, [2]int{2, 2}, one, 1),
+			conv(kind, [4]int{8, 12, 10, 10}, [4]int{24, 3, 3, 3}, one, one, one, 4),
+		} {
+			c.Bias, c.Relu = kind == Forward, kind == Forward
+			for i := range 4 {
+				c.TF32, c.NHWC = i%2 > 0, i/2 > 0
+				t.Run(c.String(), func(t *testing.T) {
+					b := b.sub(t)
+					p, err := b.handle.Conv(c)
+					if c.NHWC && Unsupported(err) {
+						t.Skipf("not in this library: %v", err)
+					}
+					must(t, err)
+					defer func() { must(t, p.Close()) }()
+					o := b.fill(c, p.TuneWorkspace())
+					r := o.result()
+					for _, offer := range p.offers {
+						cut := cut{c.X[0], 4}
+						must(t, p.take(offer))
+						bytes, ok, err := p.space(offer, cut)
+						must(t, err)
+						if !ok {
+							t.Logf("%+v: none in pieces", offer)
+							continue
+						}
+						offer.samples, offer.bytes = cut.samples, bytes
+						must(t, p.take(offer))
+						o.workspace = b.Alloc(int(bytes))
+						b.Put(o.at[r], o.data[r])
+						err = p.run(o.at[0], o.at[1], o.at[2], o.at[3], o.workspace)
+						if Unsupported(err) {
+							t.Logf("%+v: %v", offer, err)
+							continue
+						}
+						must(t, err)
+						first := b.check(p, o)
+						b.run(p, o)
+						b.Same(c, o.at[r], first)
+					}
+				})
+			}
+		}
+	}
+}
+
 // TestCapture: a captured convolution runs again with what its operands hold then.
 func TestCapture(t *testing.T) {
 	b := openCard(t)
@@ -329,6 +382,48 @@ func BenchmarkConvolution(bm *testing.B) {
 					bm.Logf("%+v of %d offers", p.by, len(p.offers))
 				})
 			}
+		}
+	}
+}
+
+// BenchmarkLargeBatch logs what each offer takes for a batch that is cut, in the two layers of a small network for MNIST.
+func BenchmarkLargeBatch(bm *testing.B) {
+	bm.Setenv(choices.Variable, bm.TempDir())
+	one := [2]int{1, 1}
+	for _, shape := range [][2][4]int{{{4096, 1, 28, 28}, {32, 1, 3, 3}}, {{4096, 32, 26, 26}, {64, 32, 3, 3}}} {
+		for _, kind := range []Kind{Forward, GradX, GradW} {
+			c := conv(kind, shape[0], shape[1], one, [2]int{}, one, 1)
+			c.TF32, c.Bias, c.Relu = true, kind == Forward, kind == Forward
+			bm.Run(fmt.Sprintf("%v/%v", shape, kind), func(bm *testing.B) {
+				b := openCard(bm)
+				b.handle.lib.remembers = choices.Open("cudnn")
+				p, err := b.handle.Conv(c)
+				must(bm, err)
+				defer func() { must(bm, p.Close()) }()
+				few := random(size(c.Y) / c.Y[0]) // there is no need of more
+				many := func(n int) cuda.Ptr {
+					x := make([]float32, n)
+					for at := 0; at < n; {
+						at += copy(x[at:], few)
+					}
+					return b.New(x, 0)
+				}
+				x, w, y, bias := many(size(c.X)), many(size(c.W)), many(size(c.Y)), many(c.Y[1])
+				bytes := p.TuneWorkspace()
+				workspace := b.Alloc(int(bytes))
+				run := func() error { return p.Run(x, w, y, bias, workspace) }
+				for _, o := range p.offers {
+					must(bm, p.take(o))
+					ms, err := b.handle.time(func() error { return p.run(x, w, y, bias, workspace) })
+					bm.Logf("%+v: %.3f ms %v", o, ms, err)
+				}
+				must(bm, p.Tune(x, w, y, bias, workspace, bytes))
+				for bm.Loop() {
+					must(bm, run())
+				}
+				must(bm, b.Card.StreamSynchronize(b.Card.Stream))
+				bm.Logf("%+v is taken", p.by)
+			})
 		}
 	}
 }

@@ -80,23 +80,23 @@ func TestArguments(t *testing.T) {
 	f.refuse(1)
 	run()
 	want := `stream 0x77
-tensor 0x120 format 0 type 0 2 4 9 11
-tensor 0x130 format 0 type 0 2 6 5 9
-tensor 0x140 format 0 type 0 1 6 1 1
-filter 0x150 format 0 type 0 6 2 3 5
-convolution 0x160 padding 1 3 stride 2 1 dilation 1 2 mode 1 type 0
+tensor 0x120 format 0 type 0 1 6 1 1
+filter 0x130 format 0 type 0 6 2 3 5
+convolution 0x140 padding 1 3 stride 2 1 dilation 1 2 mode 1 type 0
 groups 2
 activation 1 nan 1 0
 math 1
-Forward offers for 0x120 0x150 0x160 0x130, 16 at most
+tensor 0x160 format 0 type 0 2 4 9 11
+tensor 0x170 format 0 type 0 2 6 5 9
+Forward offers for 0x160 0x130 0x140 0x170, 16 at most
 math 1
 math 1
 math 1
 math 1
-fused 1 0x120:0x1000 0x150:0x2000 0x160 algo 1 workspace 0x5000 (1000) 0 z 0x130:0x3000 bias 0x140:0x4000 0x130:0x3000
-Forward 1 0x120:0x1000 0x150:0x2000 0x160 algo 1 workspace 0x5000 (1000) 0 0x130:0x3000
-add 1 0x140:0x4000 1 0x130:0x3000
-activate 1 0x130:0x3000 0 0x130:0x3000
+fused 1 0x160:0x1000 0x130:0x2000 0x140 algo 1 workspace 0x5000 (1000) 0 z 0x170:0x3000 bias 0x120:0x4000 0x170:0x3000
+Forward 1 0x160:0x1000 0x130:0x2000 0x140 algo 1 workspace 0x5000 (1000) 0 0x170:0x3000
+add 1 0x120:0x4000 1 0x170:0x3000
+activate 1 0x170:0x3000 0 0x170:0x3000
 `
 	if diff := cmp.Diff(want, f.log()); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
@@ -221,17 +221,25 @@ BackwardFilter 1 X1:0x102520 Y1:0x301950 C algo 7 workspace 0x500000 (536870912)
 	}
 }
 
-// TestDepths: an algorithm that needs pieces is tried with some numbers of them.
-func TestDepths(t *testing.T) {
+// TestFewestPieces: an algorithm has as few pieces as its workspace allows, if those are worth a call.
+func TestFewestPieces(t *testing.T) {
 	f := openFake(t)
 	h := f.handle(t)
-	h.leastPiece = 0
 	h.MaxWorkspace = 64 << 28
-	c := conv(Forward, [4]int{256, 4, 4, 4}, [4]int{4, 4, 1, 1}, [2]int{1, 1}, [2]int{}, [2]int{1, 1}, 1)
-	c.TF32 = true
-	for least, want := range map[int][]int{0: {32, 16, 8, 256, 256}, 10: {32, 16, 256, 256}, 33: {256, 256}} {
-		h.leastPiece = int64(least * 4 * 2 * sample(c.X))
-		p, err := h.Conv(c)
+	for _, c := range []struct {
+		batch, least int
+		want         []int // samples a piece, by offer
+	}{
+		{64, 0, []int{64, 64, 64}},
+		{65, 0, []int{17, 65, 65}},
+		{256, 0, []int{32, 256, 256}},
+		{256, 32, []int{32, 256, 256}},
+		{256, 33, []int{256, 256}},
+	} {
+		q := conv(Forward, [4]int{c.batch, 4, 4, 4}, [4]int{4, 4, 1, 1}, [2]int{1, 1}, [2]int{}, [2]int{1, 1}, 1)
+		q.TF32 = true
+		h.leastPiece = int64(c.least * 4 * 2 * sample(q.X))
+		p, err := h.Conv(q)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -239,12 +247,31 @@ func TestDepths(t *testing.T) {
 		for _, o := range p.offers {
 			got = append(got, o.samples)
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("pieces of at least %d (-want +got):\n%s", least, diff)
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%+v (-want +got):\n%s", c, diff)
 		}
 		if err := p.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestManyNumbers: more than the library takes in one tensor.
+func TestManyNumbers(t *testing.T) {
+	f := openFake(t)
+	h := f.handle(t)
+	p, err := h.Conv(conv(Forward, [4]int{4096, 64, 112, 112}, [4]int{64, 64, 1, 1}, [2]int{1, 1}, [2]int{}, [2]int{1, 1}, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.by != (offer{algo: 1, math: mathFMA, samples: 2048, bytes: 1000}) {
+		t.Errorf("%+v is chosen", p.by)
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := h.Conv(conv(Forward, [4]int{1, 1, 1 << 16, 1 << 16}, [4]int{1, 1, 1, 1}, [2]int{1, 1}, [2]int{}, [2]int{1, 1}, 1)); !Unsupported(err) {
+		t.Errorf("%v for one sample that is too large", err)
 	}
 }
 

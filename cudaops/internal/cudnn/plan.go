@@ -56,7 +56,7 @@ type batch struct {
 type Plan struct {
 	h                *Handle
 	conv             Conv
-	batches          []batch // the whole batch first, and pieces of it
+	batches          []batch // the whole and pieces of it
 	w, bias          uintptr // descriptors of tensors
 	window, activate uintptr // of the convolution and what follows
 	offers           []offer // the library's best guess first
@@ -83,9 +83,6 @@ func (h *Handle) Conv(c Conv) (*Plan, error) {
 // describe makes the descriptors.
 func (p *Plan) describe() error {
 	l, c := p.h.lib, p.conv
-	if _, err := p.batch(c.X[0]); err != nil {
-		return err
-	}
 	if err := p.tensor(&p.bias, 1, [4]int{1, c.Y[1], 1, 1}); err != nil {
 		return err
 	}
@@ -150,18 +147,20 @@ func (p *Plan) setMath(math int32) error {
 // sample is how many numbers of a tensor are one sample's.
 func sample(shape [4]int) int { return shape[1] * shape[2] * shape[3] }
 
-// deepest is with how many numbers of pieces one algorithm is tried, from the fewest that its workspace suffices for.
-const deepest = 3
+// mostNumbers is how many a tensor of the library's may have.
+const mostNumbers = 1<<31 - 1
 
 // choose lists what the library offers, and takes what was remembered or else the first.
 func (p *Plan) choose() error {
 	c := p.conv
 	x, y := sample(c.X), sample(c.Y)
-	cuts := cuts(c.X[0], int(p.h.leastPiece/int64(4*(x+y))), max(even(x), even(y)))
-	// What the library has for the smallest pieces it may lack for the whole.
+	cuts := slices.DeleteFunc(cuts(c.X[0], int(p.h.leastPiece/int64(4*(x+y))), max(even(x), even(y))), func(c cut) bool { return c.samples*max(x, y) > mostNumbers })
 	var ways []offer
-	for _, samples := range slices.Compact([]int{c.X[0], cuts[len(cuts)-1].samples}) {
-		more, err := p.list(samples)
+	for i, cut := range cuts {
+		if i > 0 && i < len(cuts)-1 {
+			continue // what the library has for the smallest pieces it may lack for larger ones
+		}
+		more, err := p.list(cut.samples)
 		if err != nil {
 			return err
 		}
@@ -222,19 +221,17 @@ func (p *Plan) list(samples int) ([]offer, error) {
 	return ways, nil
 }
 
-// fit offers an algorithm for the whole batch, or where that takes too much workspace for pieces of it. Those may take half as much: more of it
-// makes nothing faster, and it is memory that other steps could have.
+// fit offers an algorithm for the whole batch, or else for the fewest pieces that take little enough workspace: with more of them, and less
+// workspace, few algorithms are faster. Pieces may take half as much as the whole, because that costs little time, and other things need memory.
 func (p *Plan) fit(o offer, cuts []cut) error {
 	if err := p.setMath(o.math); err != nil {
 		return err
 	}
-	limit := p.h.MaxWorkspace
-	fits := 0
-	for i, cut := range cuts {
-		if i > 0 {
-			limit = p.h.MaxWorkspace / 2
+	for _, cut := range cuts {
+		limit := p.h.MaxWorkspace
+		if cut.samples < cut.batch {
+			limit /= 2
 		}
-		o.samples = cut.samples
 		bytes, ok, err := p.space(o, cut)
 		if err != nil {
 			return err
@@ -242,7 +239,7 @@ func (p *Plan) fit(o offer, cuts []cut) error {
 		if !ok || int64(bytes) > limit {
 			continue
 		}
-		o.bytes = bytes
+		o.samples, o.bytes = cut.samples, bytes
 		// Bias without ReLU is in one call with one algorithm only.
 		if p.conv.Bias && (p.conv.Relu || o.algo == implicitPrecompGEMM) {
 			fused := o
@@ -250,9 +247,7 @@ func (p *Plan) fit(o offer, cuts []cut) error {
 			p.offers = append(p.offers, fused)
 		}
 		p.offers = append(p.offers, o)
-		if fits++; i == 0 || fits == deepest {
-			break
-		}
+		return nil
 	}
 	return nil
 }
