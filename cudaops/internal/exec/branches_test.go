@@ -1,0 +1,217 @@
+package exec
+
+import (
+	"context"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/tandem-train/tandem/internal/ir"
+)
+
+// randomPlan is a plan of n steps on few elements of two regions, with views of all kinds, scratch and guards; each step has a task or two.
+func randomPlan(rng *rand.Rand, n int) (*plan, []task) {
+	operand := func() ir.Operand {
+		o := ir.Operand{Region: []ir.Region{ir.Params, ir.Buffers}[rng.IntN(2)], Offset: rng.IntN(60)}
+		for range rng.IntN(3) {
+			o.Shape, o.Strides = append(o.Shape, rng.IntN(5)), append(o.Strides, rng.IntN(7))
+		}
+		return o
+	}
+	p := &plan{program: &ir.Program{}, own: make([]span, n)}
+	tasks := []task{{do: upload{}}}
+	for i := range n {
+		s := ir.Step{Op: ir.Copy{}, Out: []ir.Operand{operand()}}
+		for range rng.IntN(3) {
+			s.In = append(s.In, operand())
+		}
+		p.program.Steps = append(p.program.Steps, s)
+		var l launch
+		switch rng.IntN(5) {
+		case 0:
+			at := rng.IntN(20)
+			p.own[i] = span{scratch, at, at + 1 + rng.IntN(5), true}
+		case 1:
+			l.args = []place{{control, 0}}
+		case 2:
+			l.args = []place{{control, runtimeWords + guardWords*len(p.guards)}}
+			p.guards = append(p.guards, guard{step: i})
+		}
+		t := task{step: i, do: l}
+		if i > 1 && rng.IntN(4) == 0 { // two steps' work, one of which is out of order
+			t.more = []int{rng.IntN(i - 1)}
+		}
+		tasks = append(tasks, t)
+	}
+	return p, append(tasks, task{step: n - 1, do: download{}})
+}
+
+// paths tells which tasks come after which, given those that each comes right after.
+func paths(before func(i int) []int, n int) [][]bool {
+	after := make([][]bool, n)
+	for i := range n {
+		after[i] = make([]bool, n)
+		for _, d := range before(i) {
+			after[i][d] = true
+			for k, is := range after[d] {
+				after[i][k] = after[i][k] || is
+			}
+		}
+	}
+	return after
+}
+
+// inTurn is paths by turns; without leaves one wait out, of those of task i.
+func inTurn(turns []turn, i, without int) [][]bool {
+	return paths(func(k int) []int {
+		list := slices.Clone(turns[k].waits)
+		if k == i {
+			list = slices.Delete(list, without, without+1)
+		}
+		for d := k - 1; d >= 0; d-- {
+			if turns[d].branch == turns[k].branch {
+				return append(list, d)
+			}
+		}
+		return list
+	}, len(turns))
+}
+
+// Two tasks that conflict keep their order, whatever the number of branches, and no wait can be spared.
+func TestBranchesKeepTheOrderOfConflicts(t *testing.T) {
+	conflicts, free := 0, 0
+	for seed := range uint64(150) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		p, tasks := randomPlan(rng, 2+rng.IntN(30))
+		after := p.dependencies(tasks)
+		direct := paths(func(i int) []int { return after[i] }, len(tasks))
+		for n := 1; n <= maxBranches; n++ {
+			turns := branches(after, n)
+			all := inTurn(turns, -1, 0)
+			for i, x := range tasks {
+				for d, y := range tasks[:i] {
+					conflict := slices.ContainsFunc(p.spans(x), func(s span) bool { return slices.ContainsFunc(p.spans(y), s.conflict) })
+					switch {
+					case conflict && !direct[i][d]:
+						t.Fatalf("seed %d: task %d does not depend on %d", seed, i, d)
+					case conflict && !all[i][d]:
+						t.Fatalf("seed %d, %d branches: task %d may come before %d", seed, n, i, d)
+					case conflict:
+						conflicts++
+					case n == maxBranches && !all[i][d]:
+						free++
+					}
+				}
+				for k, d := range turns[i].waits {
+					if !turns[d].awaited || inTurn(turns, i, k)[i][d] {
+						t.Fatalf("seed %d, %d branches: task %d waits for %d without need, or that does not know", seed, n, i, d)
+					}
+				}
+				if turns[i].branch >= n {
+					t.Fatalf("%d branches: task %d is in branch %d", n, i, turns[i].branch)
+				}
+			}
+		}
+	}
+	if conflicts == 0 || free == 0 {
+		t.Errorf("%d conflicts, %d pairs that are free", conflicts, free)
+	}
+}
+
+func TestBranches(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		after [][]int
+		n     int
+		want  []turn
+	}{
+		{"a chain", [][]int{{}, {0}, {0, 1}}, 4, []turn{{}, {}, {}}},
+		{"no branches", [][]int{{}, {}, {0}}, 1, []turn{{}, {}, {}}},
+		{"a diamond", [][]int{{}, {0}, {0}, {1, 2}}, 4, []turn{{awaited: true}, {awaited: true}, {branch: 1, waits: []int{0}}, {branch: 1, waits: []int{1}}}},
+		{"more than there are branches", [][]int{{}, {}, {}}, 2, []turn{{}, {branch: 1}, {}}},
+		{"what follows from another wait", [][]int{{}, {0}, {}, {2, 0, 1}}, 4, []turn{{}, {awaited: true}, {branch: 1}, {branch: 1, waits: []int{1}}}},
+	} {
+		for _, list := range c.after {
+			slices.Sort(list)
+		}
+		if got := branches(c.after, c.n); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: got %+v, want %+v", c.name, got, c.want)
+		}
+	}
+}
+
+// Steps have scratch of their own, until there is too much of it.
+func TestScratchApart(t *testing.T) {
+	b := &planner{plan: &plan{own: make([]span, 6)}}
+	var got []int
+	for i, sizes := range [][]int{{100}, {}, {64, 1}, {apart - 128}, {10}, {2 * apart, 64}} {
+		b.step, b.fresh = i, true
+		for _, n := range sizes {
+			got = append(got, b.temporary(n).offset)
+		}
+	}
+	if want := []int{0, 128, 192, 0, apart - 128, 0, 2 * apart}; !slices.Equal(got, want) {
+		t.Errorf("places %v, want %v", got, want)
+	}
+	want := []span{{scratch, 0, 128, true}, {}, {scratch, 128, 256, true}, {scratch, 0, apart - 128, true}, {scratch, apart - 128, apart - 64, true}, {scratch, 0, 2*apart + 64, true}}
+	if !slices.Equal(b.own, want) {
+		t.Errorf("steps have %v, want %v", b.own, want)
+	}
+	if b.scratch != 2*apart+64 {
+		t.Errorf("%d elements", b.scratch)
+	}
+}
+
+// A program with much that is independent has the same bits in every way to run.
+func TestWaysToRun(t *testing.T) {
+	var first []float32
+	for _, way := range []struct{ graph, branches string }{{"off", "on"}, {"on", "off"}, {"on", "on"}} {
+		t.Setenv(GraphVariable, way.graph)
+		t.Setenv(BranchesVariable, way.branches)
+		s := newSketch(t)
+		x, w := s.slot(ir.Input, ir.F32, 40, 30), s.slot(ir.Params, ir.F32, 30, 30)
+		out := s.slot(ir.Output, ir.F32, 40, 30)
+		v := s.Read(x)
+		for range 3 {
+			var sum *ir.Value
+			for k := range 5 {
+				part := s.Map(ir.Tanh, s.MatMul(s.Scale(v, float64(k+1)), s.Read(w)))
+				part = s.Minus(part, s.Reduce(ir.Sum, part, 0))
+				if sum == nil {
+					sum = part
+				} else {
+					sum = s.Plus(sum, part)
+				}
+			}
+			v = sum
+		}
+		s.Store(out, v)
+		s.Store(w, s.Plus(s.Read(w), s.Scale(s.Reduce(ir.Sum, v, 0), 0.001)))
+		l := loadOn(t, s.compile())
+		if parallel := len(l.Exec.branches) > 1; parallel != (way.graph == "on" && way.branches == "on") {
+			t.Errorf("%v: %d branches", way, len(l.Exec.branches))
+		}
+		a, b := make([]float32, 40*30), make([]float32, 30*30)
+		rng := rand.New(rand.NewPCG(1, 2))
+		for _, list := range [][]float32{a, b} {
+			for i := range list {
+				list[i] = rng.Float32() - 0.5
+			}
+		}
+		l.write(t, x, a)
+		l.write(t, w, b)
+		for range 5 {
+			if err := l.Run(context.Background(), &ir.Runtime{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got := append(l.read(t, out), l.read(t, w)...)
+		if first == nil {
+			first = got
+		}
+		if !slices.Equal(got, first) {
+			t.Errorf("%v: other results than step by step", way)
+		}
+	}
+}
