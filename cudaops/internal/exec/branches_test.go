@@ -189,8 +189,8 @@ func TestWaysToRun(t *testing.T) {
 		s.Store(out, v)
 		s.Store(w, s.Plus(s.Read(w), s.Scale(s.Reduce(ir.Sum, v, 0), 0.001)))
 		l := loadOn(t, s.compile())
-		if parallel := len(l.Exec.branches) > 1; parallel != (way.graph == "on" && way.branches == "on") {
-			t.Errorf("%v: %d branches", way, len(l.Exec.branches))
+		if parallel := len(l.branches) > 1; parallel != (way.graph == "on" && way.branches == "on") {
+			t.Errorf("%v: %d branches", way, len(l.branches))
 		}
 		a, b := make([]float32, 40*30), make([]float32, 30*30)
 		rng := rand.New(rand.NewPCG(1, 2))

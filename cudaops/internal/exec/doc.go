@@ -12,6 +12,7 @@
 //	module.go   collects the kernels, each once, into one source, which package nvrtc compiles, or has compiled before
 //	exec.go     takes the executable's own memory and binds the plan to addresses
 //	run.go      runs it: the first time task by task, then as graphs captured once
+//	branches.go finds which tasks of a graph may run at the same time
 //
 // Kernels take addresses as parameters and have everything else built in. Equal programs give equal sources, whatever their memory.
 //
@@ -26,6 +27,9 @@
 // The stream carries out everything between two collectives without the host. The host takes over for a collective, which the run's
 // [ir.Comm] does in pinned memory, and before what must not happen where an index is out of range: there it waits and looks at the words in which
 // kernels note such indices. Indices that the program's caller has verified cost no wait.
+//
+// Within a segment a task waits for those that its own memory concerns and for no others: graphs have branches. That changes no result.
+// TANDEM_CUDA_BRANCHES=off makes them chains.
 //
 // # Concurrency and errors
 //
