@@ -32,7 +32,7 @@ type lateStep struct {
 func (l *Loss) Value() (float64, error) {
 	l.t.mu.Lock()
 	defer l.t.mu.Unlock()
-	l.t.settle(l)
+	_ = l.t.settle(l) // which is l.err
 	return l.value, l.err
 }
 
