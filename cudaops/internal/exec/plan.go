@@ -35,7 +35,8 @@ type (
 	launch struct {
 		kernel int
 		blocks int
-		planes int // the grid's second extent; 0 is 1
+		planes int  // the grid's second extent; 0 is 1
+		rounds bool // fewer blocks do the same, in more rounds
 		args   []place
 	}
 	// fill sets n elements to a word.
@@ -130,6 +131,7 @@ func newPlan(p *ir.Program, libs libraries) (*plan, error) {
 	}
 	b.step = len(p.Steps)
 	b.cut(goOn)
+	b.merge()
 	b.frame()
 	return b.plan, nil
 }
