@@ -6,11 +6,12 @@ import (
 	"strings"
 )
 
-// A launch takes longer than what a single block does. So tasks of one block are brought together, as far as what they read and write
-// lets them change places, and become one kernel, of one block that does them one after the other.
+// A launch takes longer than what a single block does. So a task of one block that goes on with what such a task has made becomes one kernel
+// with it, of one block that does them one after the other. Tasks that do not depend on each other stay apart: they run at the same time, and
+// what waits for one of them need not wait for all.
 const (
 	mostMerged = 8        // tasks a kernel: the shared memory of all of them must fit in a block's 48 KiB
-	lookBack   = 64       // how far a task may move, in launches
+	lookBack   = 64       // how far a task may move up, in launches
 	mostMoved  = 4 * 1024 // elements that a block may set or copy, rather than the driver
 	mostRounds = 4        // blocks whose work one block may do instead
 )
@@ -21,7 +22,7 @@ type bundle struct {
 	small bool
 }
 
-// merge brings small tasks together and writes the module anew, with the kernels that are left.
+// merge joins small tasks and writes the module anew, with the kernels that are left.
 func (b *planner) merge() {
 	draft := b.module
 	b.module = module{}
@@ -35,21 +36,14 @@ func (b *planner) merge() {
 	}
 }
 
-// bundles orders tasks anew. A small one joins an earlier bundle where nothing keeps it from running there, or else an earlier bundle
-// moves down to it.
+// bundles joins small tasks to those that they go on from.
 func (b *planner) bundles(draft *module, tasks []task) []bundle {
 	var list []bundle
 	for _, t := range tasks {
 		small := draft.small(t.do)
 		if small {
-			if i := b.upTo(list, t); i >= 0 {
+			if i := b.before(list, t); i >= 0 {
 				list[i].tasks = append(list[i].tasks, t)
-				continue
-			}
-			if i := b.downFrom(list); i >= 0 {
-				g := list[i]
-				g.tasks = append(g.tasks, t)
-				list = append(slices.Delete(list, i, i+1), g)
 				continue
 			}
 		}
@@ -58,25 +52,17 @@ func (b *planner) bundles(draft *module, tasks []task) []bundle {
 	return list
 }
 
-// upTo is the last bundle with room for a small task after which none is in the task's way, or -1.
-func (b *planner) upTo(list []bundle, t task) int {
+// before is the last bundle that a small task must come after, if it has room and the task is the first that depends on it, or -1.
+func (b *planner) before(list []bundle, t task) int {
 	for i := len(list) - 1; i >= max(0, len(list)-lookBack); i-- {
-		if list[i].room() {
+		g := list[i]
+		if !b.conflict(g.tasks, []task{t}) {
+			continue
+		}
+		if g.room() && !slices.ContainsFunc(list[i+1:], func(later bundle) bool { return b.conflict(g.tasks, later.tasks) }) {
 			return i
 		}
-		if b.conflict(list[i].tasks, []task{t}) {
-			break
-		}
-	}
-	return -1
-}
-
-// downFrom is the last bundle with room that may run after all that follow it, or -1.
-func (b *planner) downFrom(list []bundle) int {
-	for i := len(list) - 1; i >= max(0, len(list)-lookBack); i-- {
-		if list[i].room() && !slices.ContainsFunc(list[i+1:], func(g bundle) bool { return b.conflict(list[i].tasks, g.tasks) }) {
-			return i
-		}
+		break
 	}
 	return -1
 }

@@ -68,18 +68,27 @@ func TestMerge(t *testing.T) {
 		want string // kernels of the tasks
 	}{
 		{"one", func(s *sketch) { small(s, 1) }, "fused0"},
-		{"some of a kind", func(s *sketch) { small(s, 5) }, "fused0"},
-		{"more than fit", func(s *sketch) { small(s, mostMerged+1) }, "fused0 fused1"},
+		{"independent ones", func(s *sketch) { small(s, 2) }, "fused0 fused0"},
 		{"one after the other", func(s *sketch) { s.out(s.Sum(s.Add(ir.Softmax{}, nil, s.in(4, 10)))) }, "softmax_sum0"},
-		{"a large one between", func(s *sketch) {
-			small(s, 1)
-			s.out(s.Map(ir.Exp, s.in(5000)))
-			small(s, 1)
-		}, "fused0 fused1"},
-		{"down to what needs a large one", func(s *sketch) {
-			small(s, 1)
-			s.out(s.Sum(s.Reduce(ir.Sum, s.in(5000, 8), 1)))
-		}, "sum0 fused_sum1"},
+		{"more than fit", func(s *sketch) {
+			x := s.in(4, 4)
+			for range mostMerged + 1 {
+				x = s.Add(ir.Softmax{}, nil, x)
+			}
+			s.out(x)
+		}, "softmax0 softmax1"},
+		{"several blocks' work", func(s *sketch) { s.out(s.Sum(s.Add(ir.Softmax{}, nil, s.in(32, 32)))) }, "softmax_sum0"},
+		{"another one between", func(s *sketch) {
+			x := s.Add(ir.Softmax{}, nil, s.in(4, 10))
+			s.out(x)
+			s.out(s.Add(ir.Softmax{}, nil, s.in(64, 64)))
+			s.out(s.Sum(x))
+		}, "softmax_sum0 softmax1"},
+		{"what a large one needs first", func(s *sketch) {
+			x := s.Add(ir.Softmax{}, nil, s.in(8, 16))
+			s.out(s.MatMul(x, s.in(16, 4)))
+			s.out(s.Sum(x))
+		}, "softmax0 matMul1 sum2"},
 		{"large ones", func(s *sketch) {
 			s.out(s.Map(ir.Exp, s.in(5000)))
 			s.out(s.Map(ir.Sin, s.in(5000)))
@@ -114,8 +123,8 @@ func TestMergedPartsAreNotRestricted(t *testing.T) {
 	if text := s.plan().texts[0]; !strings.Contains(text, "__restrict__") {
 		t.Errorf("nothing is restricted in\n%s", text)
 	}
-	s.out(s.Sum(s.in(100)))
-	if text := s.plan().texts[0]; strings.Contains(text, "__restrict__") || strings.Count(text, "__syncthreads") != 1 {
+	s.out(s.Sum(s.Map(ir.Exp, s.Reduce(ir.Sum, s.in(4, 100), 1))))
+	if text := s.plan().texts[1]; strings.Contains(text, "__restrict__") || strings.Count(text, "__syncthreads") != 1 {
 		t.Errorf("restricted, or not one barrier, in\n%s", text)
 	}
 }

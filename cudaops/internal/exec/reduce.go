@@ -180,11 +180,8 @@ const (
 func (r *reduction) columns() {
 	w, v := r.writer(true)
 	side := min(32, ceilPow2((r.nk+v-1)/v))
-	narrow, rounds := side, 1
-	if r.nk <= side*v {
-		rounds = often // a block that is alone may become a part of another kernel, if it is quick
-	}
-	for narrow*v > sector && blocks(r.nk, narrow*v) < enough/4 && r.nr > rounds*threads/narrow {
+	narrow := side
+	for narrow*v > sector && blocks(r.nk, narrow*v) < enough/4 && r.nr > threads/narrow {
 		narrow /= 2
 	}
 	s := 1

@@ -10,12 +10,12 @@ import (
 // longRow is the longest row for less than a block.
 const longRow = 512
 
-// team is how many threads share a row of that many numbers: a few numbers each.
+// team is how many threads share a row of that many numbers.
 func team(columns int) int {
 	if columns > longRow {
 		return threads
 	}
-	return min(32, ceilPow2(blocks(columns, lanes)))
+	return min(32, ceilPow2(columns))
 }
 
 // teams launches a kernel of rows.cuh, with g threads a row.
