@@ -9,7 +9,6 @@
 //	loop.go     writes an ir.Loop as C++, for one element or four at once
 //	fused.go, reduce.go, rows.go, move.go, pool.go, product.go
 //	            choose, for each kind of step, a function of kernels/*.cuh and its template arguments
-//	merge.go    makes one kernel of several tasks of one block, since a launch takes longer than what such a task does
 //	module.go   collects the kernels, each once, into one source, which package nvrtc compiles, or has compiled before
 //	exec.go     takes the executable's own memory and binds the plan to addresses
 //	run.go      runs it: the first time task by task, then as graphs captured once

@@ -14,7 +14,7 @@ const resident = 2048
 // fused makes a loop a kernel. A thread takes four elements at once where the results and the operands lie so that it can.
 func (b *planner) fused(s *ir.Step) error {
 	n := s.Loop.Shape.Size()
-	if n == 0 || len(s.Out) == 0 {
+	if n == 0 {
 		return nil
 	}
 	if err := contiguous(s.Out...); err != nil {
@@ -73,7 +73,7 @@ func (b *planner) fused(s *ir.Step) error {
 	}
 	c.WriteString("}\n")
 	k := b.kernel("fused", c.String(), loopUses(w)...)
-	b.add(launch{kernel: k, blocks: min(blocks(n/v, threads), resident), rounds: true, args: args})
+	b.launch(k, min(blocks(n/v, threads), resident), args...)
 	return nil
 }
 

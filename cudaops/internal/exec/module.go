@@ -17,14 +17,7 @@ type module struct {
 	uses    map[string]bool // preludes
 	kernels []string        // names
 	texts   []string
-	made    []kernel
 	known   map[string]int
-}
-
-// kernel is a kernel without a name; @ stands for it.
-type kernel struct {
-	stem, text string
-	uses       []string
 }
 
 // kernel adds a kernel, unless it is there, and returns its number. In its text, @ stands for its name, which begins with stem.
@@ -44,7 +37,6 @@ func (m *module) kernel(stem, text string, uses ...string) int {
 	k := len(m.kernels)
 	name := fmt.Sprintf("%s%d", stem, k)
 	m.known[text] = k
-	m.made = append(m.made, kernel{stem, text, uses})
 	m.kernels = append(m.kernels, name)
 	m.texts = append(m.texts, strings.ReplaceAll(text, "@", name))
 	return k
@@ -76,11 +68,10 @@ func (m *module) source() string {
 // threads is the size of every block.
 const threads = 256
 
-// head begins a kernel, up to its parameters.
-var head = fmt.Sprintf("extern \"C\" __global__ void __launch_bounds__(%d) @(", threads)
-
 // entry is the head of a kernel with the given parameters.
-func entry(params ...string) string { return head + strings.Join(params, ", ") + ")" }
+func entry(params ...string) string {
+	return fmt.Sprintf("extern \"C\" __global__ void __launch_bounds__(%d) @(%s)", threads, strings.Join(params, ", "))
+}
 
 // call is a kernel that does nothing but call a function of a prelude with its parameters.
 func call(function string, params ...string) string {

@@ -35,8 +35,7 @@ type (
 	launch struct {
 		kernel int
 		blocks int
-		planes int  // the grid's second extent; 0 is 1
-		rounds bool // fewer blocks do the same, in more rounds
+		planes int // the grid's second extent; 0 is 1
 		args   []place
 	}
 	// fill sets n elements to a word.
@@ -131,7 +130,6 @@ func newPlan(p *ir.Program, libs libraries) (*plan, error) {
 	}
 	b.step = len(p.Steps)
 	b.cut(goOn)
-	b.merge()
 	b.frame()
 	return b.plan, nil
 }

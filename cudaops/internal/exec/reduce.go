@@ -170,27 +170,11 @@ func (r *reduction) rows() {
 	r.finish(w, k, launch{blocks: blocks(r.nk*s, threads/group)}, s, ir.Of(r.nk, s), 1)
 }
 
-// Columns are summed in one pass, by blocks as narrow as a sector of memory if need be, where a thread then goes round no more than
-// often enough. Many of them, or long ones, are read in wider stretches.
-const (
-	sector  = 8
-	patient = 32
-)
-
 func (r *reduction) columns() {
 	w, v := r.writer(true)
 	side := min(32, ceilPow2((r.nk+v-1)/v))
-	narrow := side
-	for narrow*v > sector && blocks(r.nk, narrow*v) < enough/4 && r.nr > threads/narrow {
-		narrow /= 2
-	}
-	s := 1
-	if r.nr <= patient*threads/narrow {
-		side = narrow
-	} else {
-		s = r.parts(blocks(r.nk, side*v), r.nr/(threads/side))
-	}
 	across := blocks(r.nk, side*v)
+	s := r.parts(across, r.nr/(threads/side))
 	k := r.kernelOf("columns", w, v, side, s)
 	r.finish(w, k, launch{blocks: across, planes: s}, s, ir.Of(s, r.nk), 0)
 }

@@ -7,20 +7,12 @@ import (
 	"github.com/tandem-train/tandem/internal/ir"
 )
 
-// longRow is the longest row for less than a block.
-const longRow = 512
-
 // team is how many threads share a row of that many numbers.
 func team(columns int) int {
-	if columns > longRow {
+	if columns > 512 {
 		return threads
 	}
 	return min(32, ceilPow2(columns))
-}
-
-// teams launches a kernel of rows.cuh, with g threads a row.
-func (b *planner) teams(kernel, rows, g, columns int, args ...place) {
-	b.add(launch{kernel: kernel, blocks: blocks(rows, threads/g), rounds: columns <= longRow, args: args})
 }
 
 // lastDim is how many rows and columns a shape has.
@@ -37,7 +29,7 @@ func lastDim(s ir.Shape) (rows, columns int) {
 func (b *planner) rowwise(function string, rows, columns int, more string, params []string, args ...place) {
 	g := team(columns)
 	f := fmt.Sprintf("%s<%d, %d, %d%s>", function, rows, columns, g, more)
-	b.teams(b.kernel(function, call(f, params...), "rows"), rows, g, columns, args...)
+	b.launch(b.kernel(function, call(f, params...), "rows"), blocks(rows, threads/g), args...)
 }
 
 func (b *planner) softmax(s *ir.Step, op ir.Softmax) error {
@@ -92,7 +84,7 @@ func (b *planner) loss(s *ir.Step, function string, smoothing float64, ignore in
 	g := team(columns)
 	text := fmt.Sprintf("%s {\n    %s<%d, %d, %d, %t>(logits, labels, weights, %sout, word, %d, %s, %s);\n}\n", entry(params...), function,
 		rows, columns, g, smoothing != 0, last, int32(ignore), literal(float32(1-smoothing)), literal(float32(smoothing/float64(columns))))
-	b.teams(b.kernel(function, text, "rows"), rows, g, columns, args...)
+	b.launch(b.kernel(function, text, "rows"), blocks(rows, threads/g), args...)
 	return nil
 }
 
@@ -114,7 +106,7 @@ func (b *planner) argMax(s *ir.Step, op ir.ArgMax) error {
 		g = min(32, ceilPow2(k))
 	}
 	f := fmt.Sprintf("argMax<%d, %d, %d, %d>", n, k, inner, g)
-	b.teams(b.kernel("argMax", call(f, "const float *x", "int *out"), "rows"), n, g, k, at(s.In[0]), at(s.Out[0]))
+	b.launch(b.kernel("argMax", call(f, "const float *x", "int *out"), "rows"), blocks(n, threads/g), at(s.In[0]), at(s.Out[0]))
 	return nil
 }
 

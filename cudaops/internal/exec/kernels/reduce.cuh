@@ -67,26 +67,21 @@ template <class R, int X, int V, class I, I NK, I NR, I S, class F> __device__ _
     for (int j = 0; j < V; j++) acc[j] = R::start();
     if (k < NK) {
         const I end = s * part + part < NR ? s * part + part : NR;
-#pragma unroll 8
+#pragma unroll 4
         for (I r = s * part + y; r < end; r += Y) {
             const Vec<V> v = f.template at<V>(k, r);
 #pragma unroll
             for (int j = 0; j < V; j++) acc[j] = R::of(acc[j], v.x[j]);
         }
     }
-    // First what is below one another in a warp, then what the 8 warps have.
-    __shared__ float below[8][X * V];
+    __shared__ float below[Y][X * V];
 #pragma unroll
-    for (int j = 0; j < V; j++) {
-#pragma unroll
-        for (int d = 16; d >= X; d /= 2) acc[j] = R::of(acc[j], __shfl_xor_sync(warp, acc[j], d));
-        if (threadIdx.x % 32 < X) below[threadIdx.x / 32][x * V + j] = acc[j];
-    }
+    for (int j = 0; j < V; j++) below[y][x * V + j] = acc[j];
     __syncthreads();
     for (u32 c = threadIdx.x; c < X * V; c += 256) {
         float sum = below[0][c];
 #pragma unroll
-        for (int i = 1; i < 8; i++) sum = R::of(sum, below[i][c]);
+        for (int i = 1; i < Y; i++) sum = R::of(sum, below[i][c]);
         const I at = (I)blockIdx.x * X * V + c;
         if (at < NK) out[s * NK + at] = sum;
     }

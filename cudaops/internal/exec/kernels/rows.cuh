@@ -16,10 +16,7 @@ template <int G> struct Team {
         }
         return x;
     }
-    // rows calls f with every row of N, and perhaps some behind them; all threads of a block go round together. Any number of blocks will do.
-    template <u64 N, class F> static __device__ __forceinline__ void rows(F f) {
-        for (u64 first = (u64)blockIdx.x * (256 / G); first < N; first += (u64)gridDim.x * (256 / G)) f(first + threadIdx.x / G);
-    }
+    static __device__ __forceinline__ u64 row() { return (u64)blockIdx.x * (256 / G) + threadIdx.x / G; }
     static __device__ __forceinline__ int lane() { return threadIdx.x % G; }
 };
 
@@ -93,25 +90,23 @@ template <int C, int G> struct Row {
 };
 
 template <u64 N, int C, int G, bool LOG> __device__ __forceinline__ void softmax(const float *x, float *y) {
-    Team<G>::template rows<N>([&](u64 n) {
-        const Row<C, G> row(x, n, n < N);
-        float m, sum;
-        row.total(-1, m, sum);
-        const float scale = LOG ? logf(sum) : 1.f / sum;
-        row.each([&](int c, float z) { y[n * C + c] = LOG ? z - m - scale : expf(z - m) * scale; });
-    });
+    const u64 n = Team<G>::row();
+    const Row<C, G> row(x, n, n < N);
+    float m, sum;
+    row.total(-1, m, sum);
+    const float scale = LOG ? logf(sum) : 1.f / sum;
+    row.each([&](int c, float z) { y[n * C + c] = LOG ? z - m - scale : expf(z - m) * scale; });
 }
 
 // From y = softmax(x), dx = y (dy - sum(y dy)); from y = log softmax(x), dx = dy - exp(y) sum(dy).
 template <u64 N, int C, int G, bool LOG> __device__ __forceinline__ void softmaxGrad(const float *y, const float *dy, float *dx) {
-    Team<G>::template rows<N>([&](u64 n) {
-        const Row<C, G> row(y, n, n < N);
-        const float *d = dy + n * C;
-        float sum = 0.f;
-        row.each([&](int c, float p) { sum += LOG ? d[c] : p * d[c]; });
-        sum = Team<G>::template all<Sum>(sum);
-        row.each([&](int c, float p) { dx[n * C + c] = LOG ? d[c] - expf(p) * sum : p * (d[c] - sum); });
-    });
+    const u64 n = Team<G>::row();
+    const Row<C, G> row(y, n, n < N);
+    const float *d = dy + n * C;
+    float sum = 0.f;
+    row.each([&](int c, float p) { sum += LOG ? d[c] : p * d[c]; });
+    sum = Team<G>::template all<Sum>(sum);
+    row.each([&](int c, float p) { dx[n * C + c] = LOG ? d[c] - expf(p) * sum : p * (d[c] - sum); });
 }
 
 // Loss is what the cross entropy of row n and its gradient share. rest is the sum of exp(z - m) without the label's, so that 1 - p is
@@ -123,7 +118,8 @@ template <u64 N, int C, int G> struct Loss {
     bool counts; // a class, not to be ignored
     float m, at, rest;
 
-    __device__ __forceinline__ Loss(u64 n, const float *logits, const int *labels, int ignore, u64 *word) : n(n), row(logits, n, n < N) {
+    __device__ __forceinline__ Loss(const float *logits, const int *labels, int ignore, u64 *word)
+        : n(Team<G>::row()), row(logits, n, n < N) {
         label = n < N ? labels[n] : ignore;
         const bool in = (u32)label < (u32)C;
         if (label != ignore && !in && Team<G>::lane() == 0) fault(word, (u32)n, label);
@@ -137,22 +133,20 @@ template <u64 N, int C, int G> struct Loss {
 template <u64 N, int C, int G, bool SMOOTH>
 __device__ __forceinline__ void crossEntropy(const float *logits, const int *labels, const float *weights, float *out, u64 *word, int ignore,
                                              float hit, float spread) {
-    Team<G>::template rows<N>([&](u64 n) {
-        const Loss<N, C, G> l(n, logits, labels, ignore, word);
-        float sum = 0.f;
-        const float norm = logf(l.at + l.rest);
-        if constexpr (SMOOTH) {
-            l.row.each([&](int c, float z) { sum += weights[c] * (l.m - z + norm); });
-            sum = Team<G>::template all<Sum>(sum);
-        }
-        if (l.n >= N || Team<G>::lane() != 0) return;
-        float loss = 0.f;
-        if (l.counts) {
-            const float own = l.at > 0.25f ? log1pf(l.rest / l.at) : l.m - logits[l.n * C + l.label] + norm;
-            loss = hit * weights[l.label] * own + spread * sum;
-        }
-        out[l.n] = loss;
-    });
+    const Loss<N, C, G> l(logits, labels, ignore, word);
+    float sum = 0.f;
+    const float norm = logf(l.at + l.rest);
+    if constexpr (SMOOTH) {
+        l.row.each([&](int c, float z) { sum += weights[c] * (l.m - z + norm); });
+        sum = Team<G>::template all<Sum>(sum);
+    }
+    if (l.n >= N || Team<G>::lane() != 0) return;
+    float loss = 0.f;
+    if (l.counts) {
+        const float own = l.at > 0.25f ? log1pf(l.rest / l.at) : l.m - logits[l.n * C + l.label] + norm;
+        loss = hit * weights[l.label] * own + spread * sum;
+    }
+    out[l.n] = loss;
 }
 
 // With p = softmax(z), logit k of a row has the gradient, times the row's dloss,
@@ -160,43 +154,40 @@ __device__ __forceinline__ void crossEntropy(const float *logits, const int *lab
 template <u64 N, int C, int G, bool SMOOTH>
 __device__ __forceinline__ void crossEntropyGrad(const float *logits, const int *labels, const float *weights, const float *dloss, float *dx,
                                                  u64 *word, int ignore, float hit, float spread) {
-    Team<G>::template rows<N>([&](u64 n) {
-        const Loss<N, C, G> l(n, logits, labels, ignore, word);
-        float total = 0.f;
-        if constexpr (SMOOTH) {
-            l.row.each([&](int c, float) { total += weights[c]; });
-            total = Team<G>::template all<Sum>(total);
-        }
-        const float g = l.counts ? dloss[l.n] : 0.f, own = l.counts ? hit * weights[l.label] : 0.f;
-        const float inv = 1.f / (l.at + l.rest);
-        l.row.each([&](int c, float z) {
-            float d;
-            if (!l.counts) d = 0.f;
-            else if (c == l.label) d = spread * (l.at * inv * total - weights[c]) - own * (l.rest * inv);
-            else d = expf(z - l.m) * inv * (own + spread * total) - spread * weights[c];
-            dx[l.n * C + c] = g * d;
-        });
+    const Loss<N, C, G> l(logits, labels, ignore, word);
+    float total = 0.f;
+    if constexpr (SMOOTH) {
+        l.row.each([&](int c, float) { total += weights[c]; });
+        total = Team<G>::template all<Sum>(total);
+    }
+    const float g = l.counts ? dloss[l.n] : 0.f, own = l.counts ? hit * weights[l.label] : 0.f;
+    const float inv = 1.f / (l.at + l.rest);
+    l.row.each([&](int c, float z) {
+        float d;
+        if (!l.counts) d = 0.f;
+        else if (c == l.label) d = spread * (l.at * inv * total - weights[c]) - own * (l.rest * inv);
+        else d = expf(z - l.m) * inv * (own + spread * total) - spread * weights[c];
+        dx[l.n * C + c] = g * d;
     });
 }
 
 // argmax of the K numbers that lie INNER apart: the first largest; a NaN never is.
 template <u64 N, int K, u64 INNER, int G> __device__ __forceinline__ void argMax(const float *x, int *out) {
-    Team<G>::template rows<N>([&](u64 n) {
-        int best = 0;
-        float most = MaxOf::start();
-        if (n < N) {
-            const float *at = x + n / INNER * K * INNER + n % INNER;
-            for (int k = Team<G>::lane(); k < K; k += G) {
-                const float v = at[k * INNER];
-                if (v > most) best = k, most = v;
-            }
+    const u64 n = Team<G>::row();
+    int best = 0;
+    float most = MaxOf::start();
+    if (n < N) {
+        const float *at = x + n / INNER * K * INNER + n % INNER;
+        for (int k = Team<G>::lane(); k < K; k += G) {
+            const float v = at[k * INNER];
+            if (v > most) best = k, most = v;
         }
+    }
 #pragma unroll
-        for (int d = G / 2; d > 0; d /= 2) {
-            const int k = __shfl_xor_sync(warp, best, d);
-            const float v = __shfl_xor_sync(warp, most, d);
-            if (v > most || (v == most && k < best)) best = k, most = v;
-        }
-        if (n < N && Team<G>::lane() == 0) out[n] = best;
-    });
+    for (int d = G / 2; d > 0; d /= 2) {
+        const int k = __shfl_xor_sync(warp, best, d);
+        const float v = __shfl_xor_sync(warp, most, d);
+        if (v > most || (v == most && k < best)) best = k, most = v;
+    }
+    if (n < N && Team<G>::lane() == 0) out[n] = best;
 }

@@ -30,7 +30,7 @@ struct max1Loop {
 };
 extern "C" __global__ void __launch_bounds__(256) max1(const float *a0, float *out) {
     const max1Loop f = {a0};
-    columns<MaxOf, 4, 4, u32, 100, 64, 1>(f, out);
+    columns<MaxOf, 32, 4, u32, 100, 64, 1>(f, out);
 }
 
 struct sum2Loop {
@@ -68,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(256) sum3(const float *a0, float *o
 }
 
 // step 0: sum0 on 8x1 input+0 output+0
-// step 1: max1 on 7x1 input+0 output+64
+// step 1: max1 on 1x1 input+0 output+64
 // step 2: sum2 on 128x1 input+6400 scratch+0
 // step 2: sum3 on 1x1 scratch+0 output+192
 // end

@@ -2,10 +2,11 @@ extern "C" __global__ void __launch_bounds__(256) matMul0(const float *x, const 
     product<MatMul<1, 32, 10, 20, 20, 1, 0, 1, 20, 0, 10, 1, 0, true, false>, 1>({x, y, bias, out}, nullptr);
 }
 
-__device__ __forceinline__ void crossEntropy_sum_crossEntropyGrad1Part0(const float *logits, const int *labels, const float *weights, float *out, u64 *word) {
+extern "C" __global__ void __launch_bounds__(256) crossEntropy1(const float *logits, const int *labels, const float *weights, float *out, u64 *word) {
     crossEntropy<32, 10, 16, false>(logits, labels, weights, out, word, -100, 0x1p+00f, 0x0p+00f);
 }
-struct crossEntropy_sum_crossEntropyGrad1Part1Loop {
+
+struct sum2Loop {
     const float *a0;
     template <int V> __device__ __forceinline__ Vec<V> at(u32 k, u32 r) const {
         const Vec<4> r0 = loadv<4>(a0 + (r));
@@ -17,26 +18,20 @@ struct crossEntropy_sum_crossEntropyGrad1Part1Loop {
         return w;
     }
 };
-__device__ __forceinline__ void crossEntropy_sum_crossEntropyGrad1Part1(const float *a0, float *out) {
-    const crossEntropy_sum_crossEntropyGrad1Part1Loop f = {a0};
+extern "C" __global__ void __launch_bounds__(256) sum2(const float *a0, float *out) {
+    const sum2Loop f = {a0};
     rows<Sum, 8, 4, u32, 1, 32, 1>(f, out);
 }
-__device__ __forceinline__ void crossEntropy_sum_crossEntropyGrad1Part2(const float *logits, const int *labels, const float *weights, const float *dloss, float *out, u64 *word) {
+
+extern "C" __global__ void __launch_bounds__(256) crossEntropyGrad3(const float *logits, const int *labels, const float *weights, const float *dloss, float *out, u64 *word) {
     crossEntropyGrad<32, 10, 16, false>(logits, labels, weights, dloss, out, word, -100, 0x1p+00f, 0x0p+00f);
 }
-extern "C" __global__ void __launch_bounds__(256) crossEntropy_sum_crossEntropyGrad1(const float *p0, const int *p1, const float *p2, float *p3, u64 *p4, const float *p5, float *p6, const float *p7, u64 *p8) {
-    crossEntropy_sum_crossEntropyGrad1Part0(p0, p1, p2, p3, p4);
-    __syncthreads();
-    crossEntropy_sum_crossEntropyGrad1Part1(p5, p6);
-    __syncthreads();
-    crossEntropy_sum_crossEntropyGrad1Part2(p0, p1, p2, p7, p3, p8);
-}
 
-extern "C" __global__ void __launch_bounds__(256) matMul2(const float *x, const float *y, float *out) {
+extern "C" __global__ void __launch_bounds__(256) matMul4(const float *x, const float *y, float *out) {
     product<MatMul<1, 10, 20, 32, 1, 10, 0, 20, 1, 0, 20, 1, 0, false, false>, 1>({x, y, nullptr, out}, nullptr);
 }
 
-struct sum3Loop {
+struct sum5Loop {
     const float *a0;
     template <int V> __device__ __forceinline__ Vec<V> at(u32 k, u32 r) const {
         const Vec<1> r0 = loadv<1>(a0 + (k + r * 10));
@@ -47,12 +42,12 @@ struct sum3Loop {
         return w;
     }
 };
-extern "C" __global__ void __launch_bounds__(256) sum3(const float *a0, float *out) {
-    const sum3Loop f = {a0};
-    columns<Sum, 8, 1, u32, 10, 32, 1>(f, out);
+extern "C" __global__ void __launch_bounds__(256) sum5(const float *a0, float *out) {
+    const sum5Loop f = {a0};
+    columns<Sum, 16, 1, u32, 10, 32, 1>(f, out);
 }
 
-extern "C" __global__ void __launch_bounds__(256) fused4(const float *a0, const float *a1, float *o0) {
+extern "C" __global__ void __launch_bounds__(256) fused6(const float *a0, const float *a1, float *o0) {
     for (u32 i = ((u32)blockIdx.x * 256 + threadIdx.x) * 4; i < 200; i += (u32)gridDim.x * 1024) {
         const Vec<4> r0 = loadv<4>(a0 + (i));
         const Vec<4> r3 = loadv<4>(a1 + (i));
@@ -69,10 +64,12 @@ extern "C" __global__ void __launch_bounds__(256) fused4(const float *a0, const 
 
 // step 0: exec.upload
 // step 0: matMul0 on 1x1 input+0 params+0 params+256 work+0
-// step 1: crossEntropy_sum_crossEntropyGrad1 on 1x1 work+0 input+640 consts+0 work+320 control+4 work+320 output+0 consts+64 control+6
-// step 4: matMul2 on 1x1 work+320 input+0 grads+0
-// step 5: sum3 on 2x1 work+320 grads+256
+// step 1: crossEntropy1 on 2x1 work+0 input+640 consts+0 work+320 control+4
+// step 2: sum2 on 1x1 work+320 output+0
+// step 3: crossEntropyGrad3 on 2x1 work+0 input+640 consts+0 consts+64 work+320 control+6
+// step 4: matMul4 on 1x1 work+320 input+0 grads+0
+// step 5: sum5 on 1x1 work+320 grads+256
 // collective, step 6
-// step 7: fused4 on 1x1 grads+0 params+0 params+0
+// step 7: fused6 on 1x1 grads+0 params+0 params+0
 // step 7: exec.download
 // end

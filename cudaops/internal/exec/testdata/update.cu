@@ -1,4 +1,4 @@
-__device__ __forceinline__ void fused0Part0(const float *a0, float *o0) {
+extern "C" __global__ void __launch_bounds__(256) fused0(const float *__restrict__ a0, float *__restrict__ o0) {
     const float r0 = (float)*a0;
     const float r2 = powf(r0, 0x1.8p+01f);
     for (u32 i = ((u32)blockIdx.x * 256 + threadIdx.x) * 1; i < 1; i += (u32)gridDim.x * 256) {
@@ -9,7 +9,8 @@ __device__ __forceinline__ void fused0Part0(const float *a0, float *o0) {
         storev<1>(o0 + i, w0);
     }
 }
-__device__ __forceinline__ void fused0Part1(const float *a0, const float *a1, const float *a2, const float *a3, float *o0, float *o1) {
+
+extern "C" __global__ void __launch_bounds__(256) fused1(const float *a0, const float *a1, const float *a2, const float *a3, float *o0, float *o1) {
     const float r7 = (float)*a2;
     for (u32 i = ((u32)blockIdx.x * 256 + threadIdx.x) * 4; i < 1000; i += (u32)gridDim.x * 1024) {
         const Vec<4> r0 = loadv<4>(a0 + (i));
@@ -48,13 +49,8 @@ __device__ __forceinline__ void fused0Part1(const float *a0, const float *a1, co
         storev<1>(o1 + i, w1);
     }
 }
-extern "C" __global__ void __launch_bounds__(256) fused0(const float *p0, float *p1, const float *p2, const float *p3, const float *p4, const float *p5, float *p6, float *p7) {
-    fused0Part0(p0, p1);
-    __syncthreads();
-    fused0Part1(p2, p3, p4, p5, p6, p7);
-}
 
-extern "C" __global__ void __launch_bounds__(256) fused1(const float *__restrict__ a0, const float *__restrict__ a1, const Runtime *rt, float *__restrict__ o0) {
+extern "C" __global__ void __launch_bounds__(256) fused2(const float *__restrict__ a0, const float *__restrict__ a1, const Runtime *rt, float *__restrict__ o0) {
     for (u32 i = ((u32)blockIdx.x * 256 + threadIdx.x) * 4; i < 96; i += (u32)gridDim.x * 1024) {
         const Vec<4> r0 = uniform<4, 1>(rt, 7ull, 12ull, i);
         const Vec<4> r3 = loadv<4>(a0 + (i));
@@ -72,6 +68,7 @@ extern "C" __global__ void __launch_bounds__(256) fused1(const float *__restrict
 }
 
 // step 0: exec.upload
-// step 0: fused0 on 1x1 hyper+0 work+0 state+0 grads+0 work+0 params+0 state+0 params+0
-// step 2: fused1 on 1x1 input+0 input+128 control+0 output+0
+// step 0: fused0 on 1x1 hyper+0 work+0
+// step 1: fused1 on 1x1 state+0 grads+0 work+0 params+0 state+0 params+0
+// step 2: fused2 on 1x1 input+0 input+128 control+0 output+0
 // end
