@@ -61,7 +61,9 @@ func (p *part) emitFused(u *unit) {
 			l.step.Out = append(l.step.Out, p.operand(wholeView(v)))
 		}
 	}
-	p.add(l.step)
+	if len(l.step.Results) > 0 { // a Rand's users draw it themselves
+		p.add(l.step)
+	}
 }
 
 func (p *part) emitReduce(u *unit, op Reduce) {

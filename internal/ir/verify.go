@@ -1,6 +1,9 @@
 package ir
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // Verify reports the first way in which p is not a legal program: an operand outside its region, a loop that uses a register
 // before it is made, an output that overlaps what the step reads.
@@ -64,6 +67,9 @@ func (p *Program) verifyStep(s *Step) error {
 				return fmt.Errorf("register %d: %w", r, err)
 			}
 		}
+	}
+	if _, fused := s.Op.(Fused); fused && len(s.Results) == 0 {
+		return errors.New("a loop without a result")
 	}
 	for i, r := range s.Results {
 		if r < 0 || r >= len(s.Loop.Code) || !s.Out[i].Shape.Equal(s.Loop.Shape) || !s.Out[i].Contiguous() {
