@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"gorgonia.org/tensor"
 
@@ -531,6 +533,30 @@ func TestRanksThatDisagree(t *testing.T) {
 		})
 	}
 	ranks.Wait()
+}
+
+// TestTimeout: New waits for the other processes as long as it may, and names those that did not come.
+func TestTimeout(t *testing.T) {
+	cudaopstest.Setup(t, "", "")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err := errors.Join(err, l.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range map[string]string{"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port} {
+		t.Setenv(name, value)
+	}
+	_, err = dp.New(mlp(), nn.CrossEntropy(), nn.SGD(0.1), dp.Timeout(50*time.Millisecond))
+	var timeout *comm.TimeoutError
+	if !errors.As(err, &timeout) || !slices.Equal(timeout.Missing, []int{1, 2}) || timeout.Limit != 50*time.Millisecond {
+		t.Errorf("got %v, want a TimeoutError that misses ranks 1 and 2", err)
+	}
+	if _, err := dp.New(mlp(), nn.CrossEntropy(), nn.SGD(0.1), dp.Alone(), dp.Timeout(-time.Second)); err == nil {
+		t.Error("a negative limit was taken")
+	}
 }
 
 // TestProcessStepAllocatesNothing more than a step of one process.

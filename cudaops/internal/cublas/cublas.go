@@ -90,10 +90,8 @@ func open(names ...string) (*Library, error) {
 		return nil, fmt.Errorf("cublas: %w", err)
 	}
 	l := &Library{lib: lib}
-	for name, fn := range l.functions() {
-		if err := lib.Bind(fn, name); err != nil {
-			return nil, fmt.Errorf("cublas: %w", err)
-		}
+	if err := lib.BindAll(l.functions()); err != nil {
+		return nil, fmt.Errorf("cublas: %w", err)
 	}
 	l.version = int(l.getVersion())
 	l.remembers = choices.Open("cublaslt")

@@ -184,10 +184,8 @@ func bind(name string) (*API, error) {
 		return nil, err
 	}
 	a := &API{lib: lib}
-	for name, fn := range a.functions() {
-		if err := lib.Bind(fn, name); err != nil {
-			return nil, err
-		}
+	if err := lib.BindAll(a.functions()); err != nil {
+		return nil, err
 	}
 	return a, nil
 }

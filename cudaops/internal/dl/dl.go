@@ -60,6 +60,16 @@ func Open(what string, names ...string) (*Library, error) {
 	return nil, &MissingError{Names: names, For: what, Err: last}
 }
 
+// BindAll binds every function of a list by name.
+func (l *Library) BindAll(functions map[string]any) error {
+	for name, fn := range functions {
+		if err := l.Bind(fn, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // folders are where libraries are looked for, in order; "" is the loader's own path.
 func folders() []string {
 	var dirs []string

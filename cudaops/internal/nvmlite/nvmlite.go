@@ -82,16 +82,15 @@ func load() (*API, error) {
 		return nil, err
 	}
 	a := new(API)
-	for name, fn := range map[string]any{
+	err = lib.BindAll(map[string]any{
 		"nvmlInit_v2": &a.init, "nvmlErrorString": &a.errorString,
 		"nvmlDeviceGetCount_v2": &a.count, "nvmlDeviceGetHandleByIndex_v2": &a.byIndex,
 		"nvmlDeviceGetUUID": &a.uuid, "nvmlDeviceGetName": &a.name, "nvmlDeviceGetCudaComputeCapability": &a.capability,
 		"nvmlDeviceGetPciInfo_v3": &a.bus, "nvmlDeviceGetMemoryInfo": &a.memory, "nvmlDeviceGetUtilizationRates": &a.utilization,
 		"nvmlDeviceGetComputeRunningProcesses_v3": &a.processes, "nvmlSystemGetProcessName": &a.processName,
-	} {
-		if err := lib.Bind(fn, name); err != nil {
-			return nil, err
-		}
+	})
+	if err != nil {
+		return nil, err
 	}
 	return a, a.check("nvmlInit_v2", a.init())
 }

@@ -64,16 +64,15 @@ var Open = sync.OnceValues(func() (*Library, error) {
 
 func bind(lib *dl.Library) (*Library, error) {
 	l := &Library{lib: lib}
-	for name, fn := range map[string]any{
+	err := lib.BindAll(map[string]any{
 		"nvrtcVersion": &l.version, "nvrtcGetErrorString": &l.errorString,
 		"nvrtcGetNumSupportedArchs": &l.numArchs, "nvrtcGetSupportedArchs": &l.supported,
 		"nvrtcCreateProgram": &l.createProgram, "nvrtcDestroyProgram": &l.destroy, "nvrtcCompileProgram": &l.compile,
 		"nvrtcGetCUBINSize": &l.cubinSize, "nvrtcGetCUBIN": &l.cubin, "nvrtcGetPTXSize": &l.ptxSize, "nvrtcGetPTX": &l.ptx,
 		"nvrtcGetProgramLogSize": &l.logSize, "nvrtcGetProgramLog": &l.log,
-	} {
-		if err := lib.Bind(fn, name); err != nil {
-			return nil, err
-		}
+	})
+	if err != nil {
+		return nil, err
 	}
 	var major, minor, n int32
 	if err := l.check("nvrtcVersion", l.version(&major, &minor)); err != nil {
