@@ -1,0 +1,43 @@
+package dp
+
+import (
+	"context"
+	"time"
+)
+
+// lingering is how long ranks go on after a context has ended, so that they can end a step together.
+const lingering = 10 * time.Second
+
+// linger makes, of the contexts of calls, contexts that end later. It remembers the last one, since most calls have the same.
+type linger struct {
+	from, to context.Context
+	end      context.CancelFunc
+	forget   func() bool
+}
+
+// after returns a context that ends some time after ctx has.
+func (l *linger) after(ctx context.Context) context.Context {
+	if ctx.Done() == nil || ctx == l.from {
+		if l.from == nil || ctx != l.from {
+			return ctx
+		}
+		return l.to
+	}
+	l.stop()
+	to, end := context.WithCancel(context.WithoutCancel(ctx))
+	l.from, l.to, l.end = ctx, to, end
+	l.forget = context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(lingering, end)
+		context.AfterFunc(to, func() { timer.Stop() })
+	})
+	return to
+}
+
+// stop forgets the context.
+func (l *linger) stop() {
+	if l.end != nil {
+		l.forget()
+		l.end()
+		*l = linger{}
+	}
+}

@@ -1,0 +1,307 @@
+package dp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"unsafe"
+
+	"gorgonia.org/tensor"
+
+	"github.com/tandem-train/tandem/dp/comm"
+	"github.com/tandem-train/tandem/dp/data"
+	"github.com/tandem-train/tandem/internal/ir"
+)
+
+// StoppedError is the error of a call that ends because the context of another rank has ended. The group is whole, and all ranks are at
+// the same step. It wraps [context.Canceled].
+type StoppedError struct {
+	Rank int // whose context has ended
+}
+
+func (e *StoppedError) Error() string { return fmt.Sprintf("dp: rank %d was told to stop", e.Rank) }
+
+// Unwrap returns context.Canceled.
+func (e *StoppedError) Unwrap() error { return context.Canceled }
+
+// ErrEnd is Step's error on other ranks than 0 when rank 0 has gone on to another call: there are no more batches.
+var ErrEnd = errors.New("dp: rank 0 has no more batches")
+
+// together comes to a call with the other ranks, takes part in what they do before it, and returns when all have come: with nil, or
+// ErrEnd. x and y are what this rank has for a step.
+func (t *DataParallel) together(ctx context.Context, mine header) error {
+	p := t.procs
+	if len(mine.x.shape) > maxDims {
+		return t.failed(&InputError{What: "input", Why: fmt.Sprintf("%s has more than the %d dimensions that it may have in a job of several processes", mine.x, maxDims)})
+	}
+	for {
+		mine.stop = ctx.Err() != nil
+		if err := t.exchange(p.linger.after(ctx), mine); err != nil {
+			return t.failed(err)
+		}
+		d, err := decide(p.headers)
+		switch {
+		case err != nil:
+			return t.failed(err)
+		case d.stop >= 0 && mine.stop:
+			return ctx.Err()
+		case d.stop >= 0:
+			return &StoppedError{Rank: d.stop}
+		case d.end && mine.call == stepCall:
+			return ErrEnd
+		case d.end:
+			continue
+		case d.call == mine.call:
+			return nil
+		}
+		if _, err := t.stepTogether(ctx, d.call, batch{}, nil); err != nil {
+			return err
+		}
+	}
+}
+
+// exchange gives every rank all headers.
+func (t *DataParallel) exchange(ctx context.Context, mine header) error {
+	p := t.procs
+	at := headerWords * p.place.Rank
+	mine.put(p.words[at : at+headerWords])
+	if err := t.group().AllGather(ctx, asFloats(p.words)); err != nil {
+		return err
+	}
+	for r := range p.headers {
+		p.headers[r].get(p.words[headerWords*r:][:headerWords])
+	}
+	return nil
+}
+
+// group is the end of this process's only rank.
+func (t *DataParallel) group() comm.Comm { return t.team.ranks[0].group }
+
+// asFloats is for collectives, which move bits and add floats.
+func asFloats(x []int32) []float32 {
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(x))), len(x))
+}
+
+func bytesAsFloats(x []byte) []float32 {
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(x))), len(x)/4)
+}
+
+// inputOfPrimary passes rank 0's input through the door; the other ranks' is not used.
+func (t *DataParallel) inputOfPrimary(x tensor.Tensor) (batch, error) {
+	if t.Rank() > 0 {
+		return batch{}, nil
+	}
+	return t.input(x)
+}
+
+// scatterBatch cuts rank 0's batch b, of which the others know the form, along dim into t.shares, and returns this rank's. d keeps what
+// it needs from call to call.
+func (t *DataParallel) scatterBatch(ctx context.Context, d *door, b batch, f form, dim int) (batch, error) {
+	p := t.procs
+	outer, inner := 1, 1
+	for _, n := range f.shape[:dim] {
+		outer *= n
+	}
+	for _, n := range f.shape[dim+1:] {
+		inner *= n
+	}
+	for r, s := range t.shares {
+		p.counts[r] = outer * s.Len() * inner
+	}
+	me := p.place.Rank
+	var src, dst []float32
+	if me > 0 {
+		d.received = resize(d.received, p.counts[me])
+		dst = d.received
+	} else {
+		src = bytesAsFloats(b.bytes)
+		if outer > 1 {
+			src = d.pack(src, outer, f.shape[dim], inner, t.shares)
+		}
+		dst = src[:p.counts[0]]
+	}
+	if err := t.group().Scatter(ctx, dst, src, p.counts, 0); err != nil {
+		return batch{}, err
+	}
+	d.shape = append(d.shape[:0], f.shape...)
+	d.shape[dim] = t.shares[me].Len()
+	return batch{form{f.ints, d.shape}, ir.Bytes(dst)}, nil
+}
+
+// pack puts the shares of an array [outer, n, inner] one after the other.
+func (d *door) pack(src []float32, outer, n, inner int, shares []data.Range) []float32 {
+	d.packed = resize(d.packed, len(src))
+	at := 0
+	for _, s := range shares {
+		for o := range outer {
+			at += copy(d.packed[at:], src[(o*n+s.Lo)*inner:(o*n+s.Hi)*inner])
+		}
+	}
+	return d.packed
+}
+
+// StepShard trains on one batch of which each process has a share, x and y, as a sharded loader gives it ([data.Shard]), and returns the
+// loss of the whole batch. The shares of ranks 0, 1, ... follow each other in the batch; they may differ in size, and a rank that has no
+// sample passes nil. A process that trains by itself has the whole batch: StepShard is [DataParallel.Step] then.
+//
+// Ranks that have no more batches go on to Forward, LoadStateDict or [DataParallel.Join]. Until all have, they take part in the others'
+// steps.
+func (t *DataParallel) StepShard(ctx context.Context, x, y tensor.Tensor) (float64, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return 0, ErrClosed
+	}
+	if t.procs == nil {
+		return t.stepAlone(ctx, x, y, nil)
+	}
+	if err := t.ready(ctx); err != nil {
+		return 0, err
+	}
+	var bx batch
+	if !missing(x) {
+		var err error
+		if bx, err = t.input(x); err != nil {
+			return 0, t.failed(err)
+		}
+	}
+	if err := t.together(ctx, header{call: shardCall, x: bx.form}); err != nil {
+		return 0, err
+	}
+	return t.stepTogether(ctx, shardCall, bx, y)
+}
+
+// Join waits until all processes of the job have called it, and takes part in the steps that others do before that, without samples: call
+// it when a process has no more batches and others may have. In a process that trains by itself it does nothing.
+func (t *DataParallel) Join(ctx context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return ErrClosed
+	}
+	if t.procs == nil {
+		return ctx.Err()
+	}
+	if err := t.ready(ctx); err != nil {
+		return err
+	}
+	return t.together(ctx, header{call: joinCall})
+}
+
+// stepTogether does the step that all ranks have agreed on: with rank 0's batch (stepCall), or with a share of each. A rank that serves
+// others has none.
+func (t *DataParallel) stepTogether(ctx context.Context, call kind, bx batch, y tensor.Tensor) (float64, error) {
+	p := t.procs
+	loss, err := t.runTogether(p.linger.after(ctx), call, bx, y)
+	if err != nil {
+		return 0, t.failed(err)
+	}
+	if p.failed { // and that was survived
+		p.failed = false
+		return loss, p.place.Withdraw()
+	}
+	return loss, nil
+}
+
+func (t *DataParallel) runTogether(ctx context.Context, call kind, bx batch, y tensor.Tensor) (float64, error) {
+	whole, err := t.wholeBatch(call)
+	if err != nil {
+		return 0, err
+	}
+	plan, err := t.stepPlan(whole, t.shares)
+	if err != nil {
+		return 0, err
+	}
+	var by batch
+	mine := t.shares[t.Rank()]
+	if bx.bytes != nil {
+		want := plan.want
+		if call == shardCall {
+			want = plan.mine
+		}
+		if by, err = t.target(y, plan.target.DType, want, bx.form); err == nil {
+			err = plan.verify(bx, by)
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	if call == stepCall {
+		if bx, err = t.scatterBatch(ctx, &t.door.x, bx, whole, t.cfg.dim); err != nil {
+			return 0, err
+		}
+		if by, err = t.scatterBatch(ctx, &t.door.y, by, form{plan.target.DType == ir.I32, plan.want}, plan.dimY); err != nil {
+			return 0, err
+		}
+	}
+	loss, err := t.update(ctx, plan, bx, by, mine.Lo, nil)
+	if err != nil || t.cfg.strategy != Gather {
+		return loss, err
+	}
+	p := t.procs
+	p.loss[0] = float32(loss)
+	err = t.group().Broadcast(ctx, p.loss[:], 0)
+	return float64(p.loss[0]), err
+}
+
+// wholeBatch finds the form of the whole batch and the ranks' shares of it.
+func (t *DataParallel) wholeBatch(call kind) (form, error) {
+	h, dim := t.procs.headers, t.cfg.dim
+	if call == stepCall {
+		t.chunks(h[0].x.shape[dim])
+		return h[0].x, nil
+	}
+	first, at := -1, 0
+	for r := range h {
+		n := 0
+		if s := h[r].x.shape; h[r].call == shardCall && len(s) > 0 {
+			n = s[dim]
+			if first < 0 {
+				first = r
+			} else if a := &h[first].x; a.ints != h[r].x.ints || !sameBut(a.shape, s, dim) {
+				return form{}, &InputError{What: "input", Why: fmt.Sprintf("it is %v on rank %d and %v on rank %d: shares of one batch are alike but for dimension %d", a, first, h[r].x, r, dim)}
+			}
+		}
+		t.shares[r] = data.Range{Lo: at, Hi: at + n}
+		at += n
+	}
+	if first < 0 {
+		return form{}, &InputError{What: "input", Why: "no rank has a sample: end the loop, or call Join on the ranks that have none"}
+	}
+	// A header's memory is its rank's until the next exchange.
+	h[first].x.shape[dim] = at
+	return h[first].x, nil
+}
+
+// sameBut reports whether shapes are the same but for one dimension.
+func sameBut(a, b []int, dim int) bool {
+	return len(a) == len(b) && slices.Equal(a[:dim], b[:dim]) && slices.Equal(a[dim+1:], b[dim+1:])
+}
+
+// replicate gives every rank the values that rank 0 has.
+func (t *DataParallel) replicate(ctx context.Context) error {
+	return t.team.do(ctx, rankFunc(func(r *rank) error {
+		for _, region := range []ir.Region{ir.Params, ir.Buffers} {
+			m := r.mem[region]
+			if m == nil {
+				continue
+			}
+			values := make([]float32, m.Len()/4)
+			if r.index == 0 {
+				if err := m.Read(0, ir.Bytes(values)); err != nil {
+					return err
+				}
+			}
+			if err := r.group.Broadcast(ctx, values, 0); err != nil {
+				return err
+			}
+			if r.index > 0 {
+				if err := m.Write(0, ir.Bytes(values)); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}))
+}
