@@ -12,9 +12,9 @@ import (
 	"strconv"
 	"sync"
 	"time"
-	"unsafe"
 
 	"github.com/tandem-train/tandem/dp/comm"
+	"github.com/tandem-train/tandem/internal/ir"
 	"github.com/tandem-train/tandem/internal/job"
 )
 
@@ -36,7 +36,7 @@ const peerVariable = "TANDEM_BENCH_PEER"
 type order [2]int32
 
 func (o *order) floats() []float32 {
-	return unsafe.Slice((*float32)(unsafe.Pointer(o)), len(o))
+	return ir.Words[float32](ir.Bytes(o[:]))
 }
 
 // allReduces times sums of buffers of some sizes in bytes. The smallest of the times that a message takes is what its bytes take to be

@@ -80,7 +80,7 @@ type IndexError = ir.IndexError
 
 // verify checks the batch that a check is about.
 func verify(c ir.Check, b batch) error {
-	if err := c.Verify(asInts(b.bytes)); err != nil {
+	if err := c.Verify(ir.Words[int32](b.bytes)); err != nil {
 		return fmt.Errorf("dp: %s: %w", c.Slot.Name, err)
 	}
 	return nil

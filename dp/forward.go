@@ -119,10 +119,10 @@ func (t *DataParallel) evaluate(ctx context.Context, x batch) (*forwardPlan, err
 	}
 	var all, mine []float32
 	if t.Rank() == 0 {
-		all = bytesAsFloats(plan.bytes)
+		all = ir.Words[float32](plan.bytes)
 		mine = all[:counts[0]]
 	} else {
-		mine = bytesAsFloats(plan.bytes)
+		mine = ir.Words[float32](plan.bytes)
 	}
 	return plan, t.group().Gather(ctx, all, mine, counts, 0)
 }

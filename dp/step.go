@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"math"
-	"unsafe"
 
 	"gorgonia.org/tensor"
 
@@ -275,8 +274,4 @@ func scatter(m ir.DeviceMemory, offset int, b batch, dim int, share data.Range) 
 		at += int64(len(piece))
 	}
 	return nil
-}
-
-func asInts(b []byte) []int32 {
-	return unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
 }

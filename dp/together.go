@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"unsafe"
 
 	"gorgonia.org/tensor"
 
@@ -29,7 +28,7 @@ func (e *StoppedError) Unwrap() error { return context.Canceled }
 var ErrEnd = errors.New("dp: rank 0 has no more batches")
 
 // together comes to a call with the other ranks, takes part in what they do before it, and returns when all have come: with nil, or
-// ErrEnd. x and y are what this rank has for a step.
+// ErrEnd.
 func (t *DataParallel) together(ctx context.Context, mine header) error {
 	p := t.procs
 	if len(mine.x.shape) > maxDims {
@@ -66,7 +65,7 @@ func (t *DataParallel) exchange(ctx context.Context, mine header) error {
 	p := t.procs
 	at := headerWords * p.place.Rank
 	mine.put(p.words[at : at+headerWords])
-	if err := t.group().AllGather(ctx, asFloats(p.words)); err != nil {
+	if err := t.group().AllGather(ctx, ir.Words[float32](ir.Bytes(p.words))); err != nil {
 		return err
 	}
 	for r := range p.headers {
@@ -77,15 +76,6 @@ func (t *DataParallel) exchange(ctx context.Context, mine header) error {
 
 // group is the end of this process's only rank.
 func (t *DataParallel) group() comm.Comm { return t.team.ranks[0].group }
-
-// asFloats is for collectives, which move bits and add floats.
-func asFloats(x []int32) []float32 {
-	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(x))), len(x))
-}
-
-func bytesAsFloats(x []byte) []float32 {
-	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(x))), len(x)/4)
-}
 
 // inputOfPrimary passes rank 0's input through the door; the other ranks' is not used.
 func (t *DataParallel) inputOfPrimary(x tensor.Tensor) (batch, error) {
@@ -115,7 +105,7 @@ func (t *DataParallel) scatterBatch(ctx context.Context, d *door, b batch, f for
 		d.received = resize(d.received, p.counts[me])
 		dst = d.received
 	} else {
-		src = bytesAsFloats(b.bytes)
+		src = ir.Words[float32](b.bytes)
 		if outer > 1 {
 			src = d.pack(src, outer, f.shape[dim], inner, t.shares)
 		}

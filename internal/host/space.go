@@ -1,6 +1,10 @@
 package host
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/tandem-train/tandem/internal/ir"
+)
 
 // maxDims is the most dimensions a loop may have after merging.
 const maxDims = 12
@@ -24,29 +28,7 @@ type view struct {
 // merge drops dimensions of extent 1 and joins neighbours that are one dimension for all operands: where the outer stride is
 // the inner stride times the inner extent. strides holds one list an operand, as long as shape.
 func merge(shape []int, strides [][]int) (space, []view, error) {
-	var ext []int
-	merged := make([][]int, len(strides))
-	for d, n := range shape {
-		if n == 1 {
-			continue
-		}
-		last := len(ext) - 1
-		joins := last >= 0
-		for i := range strides {
-			joins = joins && merged[i][last] == strides[i][d]*n
-		}
-		if joins {
-			ext[last] *= n
-			for i := range strides {
-				merged[i][last] = strides[i][d]
-			}
-			continue
-		}
-		ext = append(ext, n)
-		for i := range strides {
-			merged[i] = append(merged[i], strides[i][d])
-		}
-	}
+	ext, merged := ir.Squeeze(shape, strides...)
 	if len(ext) == 0 {
 		ext = []int{1}
 		for i := range merged {

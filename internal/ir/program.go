@@ -263,8 +263,13 @@ type DeviceMemory interface {
 }
 
 // Bytes is the memory of x, as DeviceMemory reads and writes it.
-func Bytes[T float32 | int32](x []T) []byte {
+func Bytes[T float32 | int32 | uint32](x []T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
+}
+
+// Words is the inverse of [Bytes].
+func Words[T float32 | int32 | uint32](b []byte) []T {
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
 }
 
 // Executable is a program ready to run on its memories.

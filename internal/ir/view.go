@@ -95,3 +95,31 @@ func reshapeStrides(old Shape, strides []int, shape Shape) ([]int, bool) {
 	}
 	return out, i < 0
 }
+
+// Squeeze drops dimensions of extent 1 and joins neighbours that are one dimension for all lists of strides: where the outer stride is
+// the inner stride times the inner extent. Each list is as long as shape.
+func Squeeze(shape []int, strides ...[]int) (ext []int, out [][]int) {
+	out = make([][]int, len(strides))
+	for d, n := range shape {
+		if n == 1 {
+			continue
+		}
+		last := len(ext) - 1
+		joins := last >= 0
+		for i := range strides {
+			joins = joins && out[i][last] == strides[i][d]*n
+		}
+		if joins {
+			ext[last] *= n
+			for i := range strides {
+				out[i][last] = strides[i][d]
+			}
+			continue
+		}
+		ext = append(ext, n)
+		for i := range strides {
+			out[i] = append(out[i], strides[i][d])
+		}
+	}
+	return ext, out
+}

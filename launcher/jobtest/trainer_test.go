@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"gorgonia.org/tensor"
 
@@ -227,8 +226,6 @@ func (o *trainer) happens(rank, step int) (leaves bool) {
 					panic(err)
 				}
 			}
-		case "late":
-			time.Sleep(100 * time.Millisecond) // work that takes its time
 		}
 	}
 	return false

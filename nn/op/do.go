@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"unsafe"
 
 	"gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -85,7 +84,7 @@ func (o *Op) do(vals []gorgonia.Value) (gorgonia.Value, error) {
 		}
 		for _, c := range pr.p.Checks {
 			if int64(c.Slot.Offset)*4 == off && len(b) > 0 {
-				if err := c.Verify(unsafe.Slice((*int32)(unsafe.Pointer(&b[0])), len(b)/4)); err != nil {
+				if err := c.Verify(ir.Words[int32](b)); err != nil {
 					return nil, err
 				}
 			}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"unsafe"
 
 	"github.com/tandem-train/tandem/cudaops/internal/cuda"
 	"github.com/tandem-train/tandem/cudaops/internal/nvrtc"
@@ -171,7 +170,7 @@ func (e *Exec) constants() error {
 	if err != nil {
 		return err
 	}
-	copy(from.Bytes(), unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), n))
+	copy(from.Bytes(), ir.Bytes(words))
 	err = e.card.MemcpyHtoD(e.base[ir.Consts], from, 0, n, e.card.Stream)
 	if err == nil {
 		err = e.card.StreamSynchronize(e.card.Stream)

@@ -91,33 +91,6 @@ func dense(shape, strides []int) bool {
 	return ir.Operand{Shape: shape, Strides: strides}.Contiguous()
 }
 
-// squeeze drops dimensions of extent 1 and joins neighbours that are one dimension for all lists of strides.
-func squeeze(shape []int, strides ...[]int) (ext []int, out [][]int) {
-	out = make([][]int, len(strides))
-	for d, n := range shape {
-		if n == 1 {
-			continue
-		}
-		last := len(ext) - 1
-		joins := last >= 0
-		for i := range strides {
-			joins = joins && out[i][last] == strides[i][d]*n
-		}
-		if joins {
-			ext[last] *= n
-			for i := range strides {
-				out[i][last] = strides[i][d]
-			}
-			continue
-		}
-		ext = append(ext, n)
-		for i := range strides {
-			out[i] = append(out[i], strides[i][d])
-		}
-	}
-	return ext, out
-}
-
 // pick takes the elements of list at the given places.
 func pick(list, at []int) []int {
 	out := make([]int, len(at))

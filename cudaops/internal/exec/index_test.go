@@ -86,7 +86,7 @@ func TestSqueeze(t *testing.T) {
 	for range 1000 {
 		o := operand(rng)
 		p := ir.Operand{Shape: o.Shape, Strides: o.Shape.Strides()}
-		ext, strides := squeeze(o.Shape, o.Strides, p.Strides)
+		ext, strides := ir.Squeeze(o.Shape, o.Strides, p.Strides)
 		for i := range o.Shape.Size() {
 			for k, want := range []ir.Operand{o, p} {
 				if got := want.Offset + newAddress(ext, strides[k]).at(i); got != byDefinition(want, i) {

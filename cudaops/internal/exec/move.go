@@ -55,7 +55,7 @@ func (b *planner) move(shape ir.Shape, from place, fromStrides []int, to place, 
 		b.add(transfer{to, from, n})
 		return nil
 	}
-	ext, strides := squeeze(shape, fromStrides, toStrides)
+	ext, strides := ir.Squeeze(shape, fromStrides, toStrides)
 	if b.transpose(ext, from, strides[0], to, strides[1]) {
 		return nil
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"unsafe"
 
 	"github.com/tandem-train/tandem/cudaops/internal/cuda"
 	"github.com/tandem-train/tandem/internal/ir"
@@ -214,7 +213,7 @@ func (e *Exec) exchange(ctx context.Context, comm ir.Comm, step int, stream cuda
 	if err := e.card.StreamSynchronize(stream); err != nil {
 		return inStream(err)
 	}
-	buf := unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(e.staged.Bytes()))), n)
+	buf := ir.Words[float32](e.staged.Bytes())[:n]
 	if err := comm.Collective(ctx, s.Op.(ir.Collective), buf); err != nil {
 		return err
 	}
