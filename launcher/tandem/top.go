@@ -141,6 +141,9 @@ func takeView(before view) (view, error) {
 	if err != nil {
 		return view{}, &usageError{err}
 	}
+	if err := m.SeeUse(); err != nil {
+		return view{}, err
+	}
 	workers, uptime, err := scan(os.DirFS("/proc"), os.Getuid())
 	if err != nil {
 		return view{}, err
