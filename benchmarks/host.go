@@ -184,7 +184,7 @@ func elementwise(ctx context.Context, b *bench) (err error) {
 	g := &ir.Graph{}
 	x, bias := g.Read(slot(ir.Input, rows, columns)), g.Read(slot(ir.Params, columns))
 	g.Store(slot(ir.Output, rows, columns), g.Map(ir.Relu, g.Plus(x, bias)))
-	program, err := ir.Compile(name, size, ir.Part{Graph: g})
+	program, err := ir.Compile(name, size, ir.Target{}, ir.Part{Graph: g})
 	if err != nil {
 		return err
 	}

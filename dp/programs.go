@@ -230,11 +230,10 @@ func (t *DataParallel) trainProgram(r int, p *stepPlan, n int, accumulate, last 
 
 // compile makes a program of parts, in the precision asked for.
 func (t *DataParallel) compile(name string, size [ir.NumRegions]int, parts ...ir.Part) (*ir.Program, error) {
-	p, err := ir.Compile(name, size, parts...)
+	p, err := ir.Compile(name, size, ir.Target{TF32: t.cfg.precise == nn.TF32}, parts...)
 	if err != nil {
 		return nil, fmt.Errorf("dp: %w", err)
 	}
-	p.TF32 = t.cfg.precise == nn.TF32
 	return p, nil
 }
 

@@ -178,7 +178,7 @@ func (e *experiment) evaluator() func() map[string][]float64 {
 func (e *experiment) byHost() map[string][]float64 {
 	e.t.Helper()
 	g, in, out := e.lowered()
-	p, err := ir.Compile("test", [ir.NumRegions]int{}, ir.Part{Graph: g})
+	p, err := ir.Compile("test", [ir.NumRegions]int{}, ir.Target{}, ir.Part{Graph: g})
 	if err != nil {
 		e.t.Fatal(err)
 	}

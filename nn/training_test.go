@@ -47,7 +47,7 @@ type hostBench struct {
 
 func newHostBench(t *testing.T, size [ir.NumRegions]int, parts ...ir.Part) bench {
 	t.Helper()
-	p, err := ir.Compile("train", size, parts...)
+	p, err := ir.Compile("train", size, ir.Target{}, parts...)
 	if err != nil {
 		t.Fatal(err)
 	}

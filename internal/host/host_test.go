@@ -25,7 +25,7 @@ type rig struct {
 // newRig compiles parts for threads. All memory is random numbers near 0, the same every time.
 func newRig(tb testing.TB, threads int, size [ir.NumRegions]int, parts ...ir.Part) *rig {
 	tb.Helper()
-	p, err := ir.Compile("test", size, parts...)
+	p, err := ir.Compile("test", size, ir.Target{}, parts...)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -8,11 +8,12 @@ import (
 )
 
 // Compile makes a program of parts, which run one after the other. size holds the elements of the regions that belong to the
-// rank (Params, Grads, State, Buffers) and the least that Hyper, Input and Output have; Work and Consts follow from the graphs.
+// rank (Params, Grads, State, Buffers) and the least that Hyper, Input and Output have; Work and Consts follow from the graphs. The zero Target
+// does for every device.
 //
 // An error is a mistake in a graph: a shape, a store that overlaps another, a slot past the end of its region.
-func Compile(name string, size [NumRegions]int, parts ...Part) (*Program, error) {
-	c := &compiler{p: &Program{Name: name, Size: size}}
+func Compile(name string, size [NumRegions]int, target Target, parts ...Part) (*Program, error) {
+	c := &compiler{p: &Program{Name: name, Size: size, Target: target}}
 	graphs := make([]*part, len(parts))
 	for i, pt := range parts {
 		var err error

@@ -47,7 +47,7 @@ func trainingStep(t *testing.T) *Program {
 	u.Store(fm, m)
 	u.Store(fp, u.Minus(u.Read(fp), u.Times(lr, m)))
 
-	prog, err := Compile("train", [NumRegions]int{Params: n, Grads: n, State: n},
+	prog, err := Compile("train", [NumRegions]int{Params: n, Grads: n, State: n}, Target{},
 		Part{Graph: &g}, Part{Collective: &Collective{Kind: AllReduce}, On: fg}, Part{Graph: &u})
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +99,7 @@ func TestStoreThatSwapsSlots(t *testing.T) {
 	var g Graph
 	g.Store(a, g.Read(b))
 	g.Store(b, g.Read(a))
-	p, err := Compile("swap", [NumRegions]int{Params: 128}, Part{Graph: &g})
+	p, err := Compile("swap", [NumRegions]int{Params: 128}, Target{}, Part{Graph: &g})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func TestMistakesAreNamed(t *testing.T) {
 		if err := g.Err(); err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "layer: ") {
 			t.Errorf("%s: error is %v, want one with %q that names the layer", c.name, err, c.want)
 		}
-		if _, err := Compile("broken", [NumRegions]int{}, Part{Graph: &g}); err == nil {
+		if _, err := Compile("broken", [NumRegions]int{}, Target{}, Part{Graph: &g}); err == nil {
 			t.Errorf("%s: a broken graph compiles", c.name)
 		}
 	}
@@ -179,7 +179,7 @@ func BenchmarkCompile(b *testing.B) {
 		return &g
 	}
 	for b.Loop() {
-		if _, err := Compile("chain", [NumRegions]int{Params: 1024 * layers}, Part{Graph: build()}); err != nil {
+		if _, err := Compile("chain", [NumRegions]int{Params: 1024 * layers}, Target{}, Part{Graph: build()}); err != nil {
 			b.Fatal(err)
 		}
 	}

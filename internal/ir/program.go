@@ -138,8 +138,8 @@ type Program struct {
 	Size [NumRegions]int
 	// Consts is the content of the Consts region, as float32 or int32 bits.
 	Consts []uint32
-	// TF32 lets backends round the operands of products and convolutions to TF32, 10 bits of mantissa; sums stay float32.
-	TF32 bool
+	// Target is what it was compiled for.
+	Target Target
 	// Slots are the places that callers know by name, in no particular order.
 	Slots []*Slot
 	// Checks are what the caller verifies of an input before each run: a CheckIndex directly on an input costs nothing on the

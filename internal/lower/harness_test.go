@@ -238,7 +238,7 @@ func (l *lowered) compile(t *testing.T) {
 		n += v.Shape.Size()
 		l.g.Store(s, v)
 	}
-	if _, err := ir.Compile(t.Name(), [ir.NumRegions]int{ir.Input: l.size, ir.Output: n}, ir.Part{Graph: l.g}); err != nil {
+	if _, err := ir.Compile(t.Name(), [ir.NumRegions]int{ir.Input: l.size, ir.Output: n}, ir.Target{}, ir.Part{Graph: l.g}); err != nil {
 		t.Errorf("the graph does not compile: %v", err)
 	}
 }

@@ -31,7 +31,7 @@ func (o *Op) compile() (*program, error) {
 	pr := &program{out: &ir.Slot{Region: ir.Output, Name: "y", Shape: y.Shape, DType: y.DType}}
 	g.Store(pr.out, y)
 	var err error
-	if pr.p, err = ir.Compile(o.text, [ir.NumRegions]int{}, ir.Part{Graph: g}); err != nil {
+	if pr.p, err = ir.Compile(o.text, [ir.NumRegions]int{}, ir.Target{}, ir.Part{Graph: g}); err != nil {
 		return nil, err
 	}
 	for r := range ir.NumRegions {

@@ -149,7 +149,7 @@ func (v vendor) product(b *planner, p matrices) (bool, error) {
 		return false, err
 	}
 	h.SetStream(v.e.card.Stream)
-	q := cublas.Product{Batch: p.batch, M: p.m, N: p.n, K: p.k, Bias: p.biased, Relu: p.relu, TF32: b.program.TF32}
+	q := cublas.Product{Batch: p.batch, M: p.m, N: p.n, K: p.k, Bias: p.biased, Relu: p.relu, TF32: b.program.Target.TF32}
 	extents := [3][2]int{{p.m, p.k}, {p.k, p.n}, {p.m, p.n}}
 	matrix := [3]*cublas.Matrix{&q.A, &q.B, &q.C}
 	for i, s := range p.strides {
@@ -220,7 +220,7 @@ func (v vendor) convolution(b *planner, c convolution) (bool, error) {
 	if err := h.SetStream(v.e.card.Stream); err != nil {
 		return false, err
 	}
-	q := cudnn.Conv{X: [4]int(c.xs), W: [4]int(c.ws), Y: [4]int(c.ys), Window: c.window, Bias: c.biased, Relu: c.relu, TF32: b.program.TF32}
+	q := cudnn.Conv{X: [4]int(c.xs), W: [4]int(c.ws), Y: [4]int(c.ys), Window: c.window, Bias: c.biased, Relu: c.relu, TF32: b.program.Target.TF32}
 	out := 2
 	switch c.op.(type) {
 	case ir.Conv2dGradX:

@@ -85,7 +85,7 @@ func (s *sketch) out(v *ir.Value)          { s.Store(s.slot(ir.Output, v.DType, 
 
 func (s *sketch) compile() *ir.Program {
 	s.t.Helper()
-	p, err := ir.Compile("sketch", s.size, s.parts...)
+	p, err := ir.Compile("sketch", s.size, ir.Target{}, s.parts...)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -89,7 +89,7 @@ func (s *suite) faults(t *testing.T) {
 		b := newDraft(t)
 		labels := b.ints(9, 30)
 		b.out(b.Add(ir.CheckIndex{Bound: 3, Ignore: 8, What: "label"}, nil, labels))
-		p, err := ir.Compile("conformance", b.size, b.parts...)
+		p, err := ir.Compile("conformance", b.size, ir.Target{}, b.parts...)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -64,7 +64,7 @@ func (s *suite) memories(t *testing.T) {
 	t.Run("region too small", func(t *testing.T) {
 		b := newDraft(t)
 		b.out(b.Map(ir.Exp, b.in(normal, 100)))
-		p, err := ir.Compile("conformance", b.size, b.parts...)
+		p, err := ir.Compile("conformance", b.size, ir.Target{}, b.parts...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +103,7 @@ func (s *suite) memories(t *testing.T) {
 		var g ir.Graph
 		out := &ir.Slot{Region: ir.Output, Name: "sum", Shape: ir.Of(500)}
 		g.Store(out, g.Plus(g.Read(w), g.Const(1)))
-		p, err := ir.Compile("evaluate", [ir.NumRegions]int{ir.Params: b.size[ir.Params]}, ir.Part{Graph: &g})
+		p, err := ir.Compile("evaluate", [ir.NumRegions]int{ir.Params: b.size[ir.Params]}, ir.Target{}, ir.Part{Graph: &g})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -70,7 +70,7 @@ type machine struct {
 // start compiles parts and loads them onto memory of exactly the program's sizes, all of it NaN.
 func (s *suite) start(t *testing.T, size [ir.NumRegions]int, parts []ir.Part) *machine {
 	t.Helper()
-	prog, err := ir.Compile("conformance", size, parts...)
+	prog, err := ir.Compile("conformance", size, ir.Target{}, parts...)
 	if err != nil {
 		t.Fatalf("compile: %v", err)
 	}
