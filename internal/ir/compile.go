@@ -64,6 +64,9 @@ func (c *compiler) slot(s *Slot) error {
 	if s.Offset < 0 || s.Region >= Work {
 		return fmt.Errorf("ir: slot %s: no place for callers at %s+%d", s.Name, s.Region, s.Offset)
 	}
+	if s.DType.Half() {
+		return fmt.Errorf("ir: slot %s is %s: callers' numbers are f32 or i32", s.Name, s.DType)
+	}
 	switch s.Region {
 	case Hyper, Input, Output:
 		c.p.Size[s.Region] = max(c.p.Size[s.Region], s.End())

@@ -9,7 +9,7 @@ import (
 // Operand is a strided view of a region: where a step reads or writes.
 type Operand struct {
 	Region  Region
-	Offset  int // in elements
+	Offset  int // in elements of its type
 	DType   DType
 	Shape   Shape
 	Strides []int // in elements; 0 where a dimension repeats
@@ -133,7 +133,7 @@ func ShareOf(n, r, world int) (lo, hi int) {
 type Program struct {
 	Name  string // for people: "train [64,1,28,28]"
 	Steps []Step
-	// Size holds the elements of each region that the program addresses. For a region that belongs to the rank it is the
+	// Size holds the words, of four bytes, of each region that the program addresses. For a region that belongs to the rank it is the
 	// whole region, the same in all programs of the rank.
 	Size [NumRegions]int
 	// Consts is the content of the Consts region, as float32 or int32 bits.
@@ -181,7 +181,7 @@ func (p *Program) Slot(r Region, name string) *Slot {
 }
 
 // Bytes returns the bytes that region r takes.
-func (p *Program) Bytes(r Region) int64 { return int64(p.Size[r]) * 4 }
+func (p *Program) Bytes(r Region) int64 { return int64(p.Size[r]) * wordSize }
 
 // Memory says how many bytes a program needs, by what they are for. Every kind is one allocation, made in units of 512
 // bytes; the numbers count whole units, so that they are what an allocator reports.
@@ -264,12 +264,12 @@ type DeviceMemory interface {
 
 // Bytes is the memory of x, as DeviceMemory reads and writes it.
 func Bytes[T float32 | int32 | uint32](x []T) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), wordSize*len(x))
 }
 
 // Words is the inverse of [Bytes].
 func Words[T float32 | int32 | uint32](b []byte) []T {
-	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/wordSize)
 }
 
 // Executable is a program ready to run on its memories.

@@ -11,23 +11,34 @@ type DType uint8
 
 // The element types.
 const (
-	F32 DType = iota // IEEE 754 single precision
-	I32              // two's complement, for labels and indices
+	F32  DType = iota // IEEE 754 single precision
+	I32               // two's complement, for labels and indices
+	BF16              // the upper half of a float32
+	F16               // IEEE 754 half precision
 )
 
 // String returns the type's short name.
 func (d DType) String() string {
-	switch d {
-	case F32:
-		return "f32"
-	case I32:
-		return "i32"
+	if names := [...]string{"f32", "i32", "bf16", "f16"}; int(d) < len(names) {
+		return names[d]
 	}
 	return fmt.Sprintf("DType(%d)", uint8(d))
 }
 
-// Size returns the bytes of one element. Both types take four.
-func (d DType) Size() int64 { return 4 }
+// Size returns the bytes of one element.
+func (d DType) Size() int {
+	if d.Half() {
+		return 2
+	}
+	return wordSize
+}
+
+// Half reports whether the type takes 16 bits. Halves are a way to store a value in memory that is an F32 to those who compute with it:
+// only operands of programs have these types.
+func (d DType) Half() bool { return d == BF16 || d == F16 }
+
+// wordSize is the bytes of what sizes of regions count.
+const wordSize = 4
 
 // Shape lists the extent of each dimension, outermost first. Rank 0 is a scalar.
 type Shape []int

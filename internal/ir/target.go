@@ -1,7 +1,25 @@
 package ir
 
-// Target is what a program is compiled for.
+// Target is what a program is compiled for. The zero Target does for every device.
 type Target struct {
 	// TF32 lets backends round the operands of products and convolutions to TF32, 10 bits of mantissa; sums stay float32.
 	TF32 bool
+	// Half is the 16-bit type that operands of products and convolutions are rounded to, with the results that other ones work on; F32
+	// is none. Sums, and everything else, stay float32. See precision.go.
+	Half DType
+	Traits
+}
+
+// Traits are what passes may make use of on a device.
+type Traits struct {
+	// Halves: its steps take operands of 16 bits, so that rounded values lie in memory as such.
+	Halves bool
+}
+
+// TraitsOf are the traits of a device, which it tells by a method of that name and result. Without one it has none.
+func TraitsOf(d Device) Traits {
+	if t, ok := d.(interface{ Traits() Traits }); ok {
+		return t.Traits()
+	}
+	return Traits{}
 }

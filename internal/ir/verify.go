@@ -37,7 +37,7 @@ func (p *Program) verifyStep(s *Step) error {
 			if !o.overlaps(in) {
 				continue
 			}
-			if _, ok := s.Op.(Fused); !ok || in.Offset != o.Offset || !in.Shape.Equal(o.Shape) || !in.Contiguous() {
+			if _, ok := s.Op.(Fused); !ok || in.Offset != o.Offset || in.DType.Size() != o.DType.Size() || !in.Shape.Equal(o.Shape) || !in.Contiguous() {
 				return fmt.Errorf("result %d %v overlaps operand %d %v", i, o, j, in)
 			}
 		}
@@ -79,16 +79,17 @@ func (p *Program) verifyStep(s *Step) error {
 	return nil
 }
 
-// span is the range of elements [lo, hi) that the operand touches or steps over.
+// span is the range of bytes [lo, hi) that the operand touches or steps over.
 func (o Operand) span() (lo, hi int) {
+	n := o.DType.Size()
 	if o.Shape.Size() == 0 {
-		return o.Offset, o.Offset
+		return o.Offset * n, o.Offset * n
 	}
 	hi = o.Offset + 1
 	for i, d := range o.Shape {
 		hi += (d - 1) * o.Strides[i]
 	}
-	return o.Offset, hi
+	return o.Offset * n, hi * n
 }
 
 func (o Operand) overlaps(x Operand) bool {
@@ -101,8 +102,8 @@ func (p *Program) verifyOperand(o Operand) error {
 	if o.Region >= NumRegions || len(o.Shape) != len(o.Strides) {
 		return fmt.Errorf("%v is malformed", o)
 	}
-	if lo, hi := o.span(); lo < 0 || hi > p.Size[o.Region] {
-		return fmt.Errorf("%v touches %d..%d of %d elements", o, lo, hi, p.Size[o.Region])
+	if lo, hi := o.span(); lo < 0 || int64(hi) > p.Bytes(o.Region) {
+		return fmt.Errorf("%v touches bytes %d..%d of %d", o, lo, hi, p.Bytes(o.Region))
 	}
 	return nil
 }

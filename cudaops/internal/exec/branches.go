@@ -14,7 +14,7 @@ const BranchesVariable = "TANDEM_CUDA_BRANCHES"
 // maxBranches is how many tasks of a graph may run at the same time. More would find no room on the card, mostly.
 const maxBranches = 4
 
-// span is elements of a region, from the first that a task reads or writes to behind the last. What lies between them may be another
+// span is bytes of a region, from the first that a task reads or writes to behind the last. What lies between them may be another
 // task's: then the two are kept apart without need.
 type span struct {
 	base     ir.Region
@@ -22,33 +22,43 @@ type span struct {
 	writes   bool
 }
 
+// extent is where an operand lies.
+func extent(o ir.Operand) span {
+	from := at(o).bytes
+	return span{base: o.Region, from: from, to: from + reach(o.Shape, o.Strides)*o.DType.Size()}
+}
+
 // conflict reports whether the order of two tasks matters that have these spans.
 func (s span) conflict(o span) bool {
-	return (s.writes || o.writes) && s.base == o.base && s.from < o.to && o.from < s.to
+	return (s.writes || o.writes) && s.overlaps(o)
 }
+
+func (s span) overlaps(o span) bool { return s.base == o.base && s.from < o.to && o.from < s.to }
 
 // spans are what a task reads and writes: what its steps do, and words of the control block.
 func (p *plan) spans(t task) (list []span) {
-	words := runtimeWords + guardWords*len(p.guards)
+	all := p.controlBytes()
 	switch do := t.do.(type) {
 	case upload:
-		return []span{{control, 0, words, true}}
+		return []span{{control, 0, all, true}}
 	case download:
-		return []span{{control, runtimeWords, words, false}}
+		return []span{{control, runtimeBytes, all, false}}
 	case launch:
 		for _, a := range do.args {
 			switch {
 			case a.base != control:
-			case a.offset < runtimeWords:
-				list = append(list, span{control, 0, runtimeWords, false})
+			case a.bytes < runtimeBytes:
+				list = append(list, span{control, 0, runtimeBytes, false})
 			default:
-				list = append(list, span{control, a.offset, a.offset + guardWords, true})
+				list = append(list, span{control, a.bytes, a.bytes + guardBytes, true})
 			}
 		}
 	}
 	add := func(o ir.Operand, writes bool) {
 		if o.Shape.Size() > 0 {
-			list = append(list, span{o.Region, o.Offset, o.Offset + reach(o.Shape, o.Strides), writes})
+			s := extent(o)
+			s.writes = writes
+			list = append(list, s)
 		}
 	}
 	for _, step := range t.steps() {

@@ -35,7 +35,7 @@ func randomPlan(rng *rand.Rand, n int) (*plan, []task) {
 		case 1:
 			l.args = []place{{control, 0}}
 		case 2:
-			l.args = []place{{control, runtimeWords + guardWords*len(p.guards)}}
+			l.args = []place{guardPlace(len(p.guards))}
 			p.guards = append(p.guards, guard{step: i})
 		}
 		t := task{step: i, do: l}
@@ -145,21 +145,21 @@ func TestBranches(t *testing.T) {
 func TestScratchApart(t *testing.T) {
 	b := &planner{plan: &plan{own: make([]span, 6)}}
 	var got []int
-	for i, sizes := range [][]int{{100}, {}, {64, 1}, {apart - 128}, {10}, {2 * apart, 64}} {
+	for i, sizes := range [][]int{{400}, {}, {256, 4}, {apart - 512}, {40}, {2 * apart, 256}} {
 		b.step, b.fresh = i, true
 		for _, n := range sizes {
-			got = append(got, b.temporary(n).offset)
+			got = append(got, b.temporary(n/wordBytes).bytes)
 		}
 	}
-	if want := []int{0, 128, 192, 0, apart - 128, 0, 2 * apart}; !slices.Equal(got, want) {
+	if want := []int{0, 512, 768, 0, apart - 512, 0, 2 * apart}; !slices.Equal(got, want) {
 		t.Errorf("places %v, want %v", got, want)
 	}
-	want := []span{{scratch, 0, 128, true}, {}, {scratch, 128, 256, true}, {scratch, 0, apart - 128, true}, {scratch, apart - 128, apart - 64, true}, {scratch, 0, 2*apart + 64, true}}
+	want := []span{{scratch, 0, 512, true}, {}, {scratch, 512, 1024, true}, {scratch, 0, apart - 512, true}, {scratch, apart - 512, apart - 256, true}, {scratch, 0, 2*apart + 256, true}}
 	if !slices.Equal(b.own, want) {
 		t.Errorf("steps have %v, want %v", b.own, want)
 	}
-	if b.scratch != 2*apart+64 {
-		t.Errorf("%d elements", b.scratch)
+	if b.scratch != 2*apart+256 {
+		t.Errorf("%d bytes", b.scratch)
 	}
 }
 

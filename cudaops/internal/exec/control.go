@@ -11,18 +11,22 @@ import (
 // value and index of the first index out of range, or all ones. It is written before a run from pinned memory of the same layout, and
 // its guards are read back into it; both belong to the captured graph.
 const (
-	runtimeWords = 4
-	guardWords   = 2
+	wordBytes    = 4
+	runtimeBytes = 4 * wordBytes
+	guardBytes   = 2 * wordBytes
 )
 
 // controlBytes is the block's size.
-func (p *plan) controlBytes() int { return 4 * (runtimeWords + guardWords*len(p.guards)) }
+func (p *plan) controlBytes() int { return runtimeBytes + guardBytes*len(p.guards) }
+
+// guardPlace is where guard i is.
+func guardPlace(i int) place { return place{control, runtimeBytes + guardBytes*i} }
 
 // write makes the block of a run.
 func (p *plan) write(block []byte, rt *ir.Runtime) {
 	binary.NativeEndian.PutUint64(block, rt.Key())
 	binary.NativeEndian.PutUint64(block[8:], uint64(rt.FirstSample))
-	for i := 4 * runtimeWords; i < len(block); i++ {
+	for i := runtimeBytes; i < len(block); i++ {
 		block[i] = 0xff
 	}
 }
@@ -30,7 +34,7 @@ func (p *plan) write(block []byte, rt *ir.Runtime) {
 // verify is the error of the first step that found an index out of range, if one did.
 func (p *plan) verify(block []byte) error {
 	for i, g := range p.guards {
-		word := binary.NativeEndian.Uint64(block[4*(runtimeWords+guardWords*i):])
+		word := binary.NativeEndian.Uint64(block[runtimeBytes+guardBytes*i:])
 		if word == math.MaxUint64 {
 			continue
 		}

@@ -144,7 +144,7 @@ func (e *Exec) release() error {
 
 // memory takes the executable's own memory.
 func (e *Exec) memory() (err error) {
-	inner := (int64(e.plan.scratch)*4 + boundary - 1) / boundary * boundary
+	inner := (int64(e.plan.scratch) + boundary - 1) / boundary * boundary
 	n := e.plan.controlBytes()
 	e.extra = inner + int64(n)
 	if e.block, err = e.card.MemAlloc(e.extra); err != nil {
@@ -210,7 +210,7 @@ type binder struct {
 }
 
 // address is where a place lies.
-func (e *Exec) address(p place) cuda.Ptr { return e.base[p.base] + cuda.Ptr(4*p.offset) }
+func (e *Exec) address(p place) cuda.Ptr { return e.base[p.base] + cuda.Ptr(p.bytes) }
 
 func (b *binder) bind(do any) func() error {
 	c := b.card
@@ -227,9 +227,12 @@ func (b *binder) bind(do any) func() error {
 	case fill:
 		to := b.address(t.to)
 		return func() error { return c.MemsetD32(to, t.word, t.n, b.stream) }
+	case zero:
+		to := b.address(t.to)
+		return func() error { return c.MemsetD8(to, 0, t.bytes, b.stream) }
 	case transfer:
 		to, from := b.address(t.to), b.address(t.from)
-		return func() error { return c.MemcpyDtoD(to, from, 4*t.n, b.stream) }
+		return func() error { return c.MemcpyDtoD(to, from, t.bytes, b.stream) }
 	case libraryCall:
 		call := t.bind(b.address)
 		return func() error {
@@ -242,7 +245,7 @@ func (b *binder) bind(do any) func() error {
 		to := b.base[control]
 		return func() error { return c.MemcpyHtoD(to, b.pinned, b.image*bytes, bytes, b.stream) }
 	case download:
-		from, skip := b.base[control], 4*runtimeWords
+		from, skip := b.base[control], runtimeBytes
 		return func() error {
 			return c.MemcpyDtoH(b.pinned, b.image*bytes+skip, from+cuda.Ptr(skip), bytes-skip, b.stream)
 		}

@@ -25,22 +25,22 @@ func (b *planner) fused(s *ir.Step) error {
 	for _, in := range s.In {
 		sizes = append(sizes, reach(in.Shape, in.Strides))
 		for _, out := range s.Out {
-			if out.Region == in.Region && out.Offset < in.Offset+reach(in.Shape, in.Strides) && in.Offset < out.Offset+n {
+			if extent(out).overlaps(extent(in)) {
 				restrict = "" // in place
 			}
 		}
 	}
 	for _, out := range s.Out {
-		if !at(out).even() {
+		if !at(out).even(out.DType.Size()) {
 			v = 1
 		}
 	}
 	fits := true
-	w := newLoopWriter(s.Loop, s.In, s.Results, restrict, func(p place, strides []int) source {
-		a := newAddress(s.Loop.Shape, strides)
+	w := newLoopWriter(s.Loop, s.In, s.Results, restrict, func(o ir.Operand) source {
+		a := newAddress(s.Loop.Shape, o.Strides)
 		stride, ok := a.lane()
 		fits = fits && ok
-		return source{where: a.in("i"), uniform: len(a) == 0, stride: stride, even: p.even() && a.even()}
+		return source{where: a.in("i"), uniform: len(a) == 0, stride: stride, even: at(o).even(o.DType.Size()) && a.even()}
 	})
 	if !fits || n < lanes {
 		v = 1
@@ -48,7 +48,7 @@ func (b *planner) fused(s *ir.Step) error {
 	params, args := w.params, w.args
 	var out []string
 	for k, o := range s.Out {
-		params = append(params, fmt.Sprintf("float *%so%d", restrict, k))
+		params = append(params, fmt.Sprintf("%s *%so%d", ctype(o.DType), restrict, k))
 		args = append(args, at(o))
 		out = append(out, fmt.Sprintf("w%d", k))
 	}

@@ -193,7 +193,7 @@ func (v vendor) product(b *planner, p matrices) (bool, error) {
 	}
 	var sizes [3]int
 	for i, m := range matrix {
-		sizes[i] = reach(ir.Of(p.batch, extents[i][0], extents[i][1]), []int{m.Batch, m.Row, m.Col})
+		sizes[i] = reach(ir.Of(p.batch, extents[i][0], extents[i][1]), []int{m.Batch, m.Row, m.Col}) * wordBytes
 	}
 	err = v.measure(p.at[:], sizes[:], 2, 0, func(at []cuda.Ptr, _ cuda.Ptr) error {
 		return plan.Tune(at[0], at[1], at[2], v.e.address(p.bias))
@@ -237,7 +237,7 @@ func (v vendor) convolution(b *planner, c convolution) (bool, error) {
 	}
 	v.e.later(plan.Close)
 	workspace := plan.TuneWorkspace()
-	err = v.measure([]place{c.x, c.w, c.y}, []int{c.xs.Size(), c.ws.Size(), c.ys.Size()}, out, workspace, func(at []cuda.Ptr, space cuda.Ptr) error {
+	err = v.measure([]place{c.x, c.w, c.y}, []int{c.xs.Size() * wordBytes, c.ws.Size() * wordBytes, c.ys.Size() * wordBytes}, out, workspace, func(at []cuda.Ptr, space cuda.Ptr) error {
 		return plan.Tune(at[0], at[1], at[2], v.e.address(c.bias), space, workspace)
 	})
 	if err != nil {
@@ -251,7 +251,7 @@ func (v vendor) convolution(b *planner, c convolution) (bool, error) {
 	return true, nil
 }
 
-// measure calls f with the addresses of operands, by which a library finds out what is fastest. What has content that must stay, the
+// measure calls f with the addresses of operands of so many bytes, by which a library finds out what is fastest. What has content that must stay, the
 // program's own memory at place out, and what has no address yet, is replaced by memory that is taken for this alone; so is the workspace.
 // Where the card has none left, nothing is measured.
 func (v vendor) measure(at []place, sizes []int, out int, workspace int64, f func(at []cuda.Ptr, workspace cuda.Ptr) error) (err error) {
@@ -261,7 +261,7 @@ func (v vendor) measure(at []place, sizes []int, out int, workspace int64, f fun
 		offsets = append(offsets, total)
 		if i == out || p.base == scratch {
 			// As far from a boundary as the place itself.
-			total += (int64(4*(sizes[i]+p.offset%(boundary/4))) + boundary - 1) / boundary * boundary
+			total += (int64(sizes[i]+p.bytes%boundary) + boundary - 1) / boundary * boundary
 		}
 	}
 	block, err := v.e.card.MemAlloc(total)
@@ -273,7 +273,7 @@ func (v vendor) measure(at []place, sizes []int, out int, workspace int64, f fun
 	for i, p := range at {
 		addresses[i] = v.e.address(p)
 		if i == out || p.base == scratch {
-			addresses[i] = block + cuda.Ptr(offsets[i]) + cuda.Ptr(4*(p.offset%(boundary/4)))
+			addresses[i] = block + cuda.Ptr(offsets[i]) + cuda.Ptr(p.bytes%boundary)
 		}
 	}
 	return f(addresses, block)

@@ -14,7 +14,7 @@ type source struct {
 	where   string // C++: the offset of the element, in elements; for an index its value, for a random number its place in the stream
 	uniform bool   // the same for every element
 	stride  int    // from lane to lane
-	even    bool   // four lanes lie on a 16-byte boundary
+	even    bool   // four lanes may be read as one
 }
 
 // loopWriter writes an ir.Loop as C++.
@@ -31,8 +31,8 @@ type loopWriter struct {
 }
 
 // newLoopWriter looks at a loop whose results are the given registers. locate says where the element of a strided operand, or of
-// something like one, is.
-func newLoopWriter(l *ir.Loop, in []ir.Operand, results []int, restrict string, locate func(p place, strides []int) source) *loopWriter {
+// something that has strides like one, is.
+func newLoopWriter(l *ir.Loop, in []ir.Operand, results []int, restrict string, locate func(o ir.Operand) source) *loopWriter {
 	n := len(l.Code)
 	w := &loopWriter{l: l, in: in, sources: make([]source, n), used: make([]bool, n), uniform: make([]bool, n), pointer: make([]int, len(in))}
 	for _, r := range results {
@@ -55,7 +55,7 @@ func newLoopWriter(l *ir.Loop, in []ir.Operand, results []int, restrict string, 
 		switch c.Kind {
 		case ir.Load:
 			o := in[c.In]
-			w.sources[i] = locate(at(o), o.Strides)
+			w.sources[i] = locate(o)
 			if w.pointer[c.In] < 0 {
 				w.pointer[c.In] = len(w.args)
 				w.params = append(w.params, fmt.Sprintf("const %s *%sa%d", ctype(o.DType), restrict, len(w.args)))
@@ -64,9 +64,9 @@ func newLoopWriter(l *ir.Loop, in []ir.Operand, results []int, restrict string, 
 		case ir.Index:
 			strides := make([]int, len(l.Shape))
 			strides[c.Axis] = 1
-			w.sources[i] = locate(place{}, strides)
+			w.sources[i] = locate(ir.Operand{Strides: strides})
 		case ir.Random:
-			w.sources[i] = locate(place{}, l.Shape.Strides())
+			w.sources[i] = locate(ir.Operand{Strides: l.Shape.Strides()})
 			w.random = true
 		case ir.Apply:
 			w.uniform[i] = true

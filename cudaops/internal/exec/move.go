@@ -20,7 +20,7 @@ func (b *planner) copy(s *ir.Step) error {
 func (b *planner) concat(s *ir.Step, op ir.Concat) error {
 	out, before := s.Out[0], 0
 	for _, in := range s.In {
-		if err := b.move(in.Shape, at(in), in.Strides, at(out).plus(before*out.Strides[op.Axis]), out.Strides); err != nil {
+		if err := b.move(in.Shape, at(in), in.Strides, at(out).plus(before*out.Strides[op.Axis]*out.DType.Size()), out.Strides); err != nil {
 			return err
 		}
 		before += in.Shape[op.Axis]
@@ -35,11 +35,11 @@ func (b *planner) unslice(s *ir.Step, op ir.Unslice) error {
 		return err
 	}
 	if n := out.Shape.Size(); n > 0 {
-		b.add(fill{at(out), n, 0})
+		b.add(zero{at(out), n * out.DType.Size()})
 	}
 	to, strides := at(out), slices.Clone(out.Strides)
 	for d := range strides {
-		to = to.plus(op.Start[d] * strides[d])
+		to = to.plus(op.Start[d] * strides[d] * out.DType.Size())
 		strides[d] *= op.Step[d]
 	}
 	return b.move(in.Shape, at(in), in.Strides, to, strides)
@@ -52,7 +52,7 @@ func (b *planner) move(shape ir.Shape, from place, fromStrides []int, to place, 
 		return nil
 	}
 	if dense(shape, fromStrides) && dense(shape, toStrides) {
-		b.add(transfer{to, from, n})
+		b.add(transfer{to, from, n * wordBytes})
 		return nil
 	}
 	ext, strides := ir.Squeeze(shape, fromStrides, toStrides)
@@ -63,7 +63,7 @@ func (b *planner) move(shape ir.Shape, from place, fromStrides []int, to place, 
 	src, dst := newAddress(ext, strides[0]), newAddress(ext, strides[1])
 	wide := func(p place, a address) bool {
 		stride, ok := a.lane()
-		return ok && stride == 1 && a.even() && p.even()
+		return ok && stride == 1 && a.even() && p.even(wordBytes)
 	}
 	if n%lanes == 0 && wide(from, src) && wide(to, dst) {
 		v = lanes

@@ -9,10 +9,10 @@ import (
 	"github.com/tandem-train/tandem/internal/ir"
 )
 
-// place is an address: elements from the start of a region of the program, or of the executable's own memory.
+// place is an address: bytes from the start of a region of the program, or of the executable's own memory.
 type place struct {
-	base   ir.Region
-	offset int
+	base  ir.Region
+	bytes int
 }
 
 // The executable's own memory, after the regions.
@@ -22,12 +22,12 @@ const (
 	numBases
 )
 
-func (p place) plus(elements int) place { return place{p.base, p.offset + elements} }
+func (p place) plus(bytes int) place { return place{p.base, p.bytes + bytes} }
 
-// even reports whether a place is a multiple of 16 bytes. Regions begin at such multiples.
-func (p place) even() bool { return p.offset%lanes == 0 }
+// even reports whether lanes elements of a size may lie at a place. Regions begin at multiples of 256 bytes.
+func (p place) even(size int) bool { return p.bytes%(lanes*size) == 0 }
 
-func at(o ir.Operand) place { return place{o.Region, o.Offset} }
+func at(o ir.Operand) place { return place{o.Region, o.Offset * o.DType.Size()} }
 
 // Tasks are what goes into the stream.
 type (
@@ -38,16 +38,21 @@ type (
 		planes int // the grid's second extent; 0 is 1
 		args   []place
 	}
-	// fill sets n elements to a word.
+	// fill sets n words.
 	fill struct {
 		to   place
 		n    int
 		word uint32
 	}
-	// transfer copies n elements.
+	// zero clears bytes.
+	zero struct {
+		to    place
+		bytes int
+	}
+	// transfer copies bytes.
 	transfer struct {
 		to, from place
-		n        int
+		bytes    int
 	}
 	// upload writes the control block, download reads it.
 	upload   struct{}
@@ -93,7 +98,7 @@ type plan struct {
 	segments []segment
 	guards   []guard
 	random   bool
-	scratch  int    // elements
+	scratch  int    // bytes
 	own      []span // of the scratch, by step
 	staging  int    // elements of the largest collective
 	commit   int    // the step after which the context no longer stops a run
@@ -188,21 +193,22 @@ func (b *planner) launch(kernel, blocks int, args ...place) {
 	b.add(launch{kernel: kernel, blocks: blocks, args: args})
 }
 
-// apart is how many elements of scratch the steps of a segment have for themselves, so that they may run at the same time. When those
+// apart is how many bytes of scratch the steps of a segment have for themselves, so that they may run at the same time. When those
 // are used up, later steps share them with earlier ones.
-const apart = 64 << 20 / 4
+const apart = 64 << 20
 
-// temporary takes n elements of scratch for the current step, on a 256-byte boundary.
+// temporary takes n words of scratch for the current step, on a 256-byte boundary.
 func (b *planner) temporary(n int) place {
+	bytes := (wordBytes*n + boundary - 1) / boundary * boundary
 	if b.fresh {
 		b.fresh = false
-		if b.used+n > apart {
+		if b.used+bytes > apart {
 			b.used = 0
 		}
 		b.own[b.step] = span{scratch, b.used, b.used, true}
 	}
 	p := place{scratch, b.used}
-	b.used += (n + 63) / 64 * 64
+	b.used += bytes
 	b.own[b.step].to = b.used
 	b.scratch = max(b.scratch, b.used)
 	return p
@@ -215,7 +221,7 @@ func (b *planner) guard(indices ir.Operand, check ir.CheckIndex) place {
 	if !b.proven(indices, check) {
 		b.unproven = true
 	}
-	return place{control, runtimeWords + guardWords*(len(b.guards)-1)}
+	return guardPlace(len(b.guards) - 1)
 }
 
 // proven reports whether indices have passed a check that is at least as strict.
@@ -290,7 +296,7 @@ func (b *planner) collective(s *ir.Step) error {
 	}
 	n := out.Shape.Size()
 	if at(in) != at(out) && n > 0 {
-		b.add(transfer{at(out), at(in), n})
+		b.add(transfer{at(out), at(in), n * out.DType.Size()})
 	}
 	b.staging = max(b.staging, n)
 	b.cut(exchange)

@@ -30,7 +30,7 @@ func (p *plan) String() string {
 		case control:
 			name = func() string { return "control" }
 		}
-		return fmt.Sprintf("%s+%d", name(), p.offset)
+		return fmt.Sprintf("%s+%v", name(), float64(p.bytes)/wordBytes)
 	}
 	for _, s := range p.segments {
 		for _, t := range s.tasks {
@@ -43,8 +43,10 @@ func (p *plan) String() string {
 				}
 			case fill:
 				fmt.Fprintf(&b, "fill %s, %d words, with %#x", where(t.to), t.n, t.word)
+			case zero:
+				fmt.Fprintf(&b, "clear %s, %d bytes", where(t.to), t.bytes)
 			case transfer:
-				fmt.Fprintf(&b, "copy %s from %s, %d words", where(t.to), where(t.from), t.n)
+				fmt.Fprintf(&b, "copy %s from %s, %d words", where(t.to), where(t.from), t.bytes/wordBytes)
 			default:
 				fmt.Fprintf(&b, "%T", t)
 			}
@@ -302,7 +304,7 @@ func TestControl(t *testing.T) {
 		t.Errorf("at the start: %v", err)
 	}
 	// The second step noted value -2 at index 7.
-	copy(block[4*(runtimeWords+guardWords):], []byte{0xfe, 0xff, 0xff, 0xff, 7, 0, 0, 0})
+	copy(block[runtimeBytes+guardBytes:], []byte{0xfe, 0xff, 0xff, 0xff, 7, 0, 0, 0})
 	var got *ir.IndexError
 	want := ir.IndexError{What: p.guards[1].check.What, Index: 7, Value: -2, Bound: 3}
 	if err := p.verify(block); !errors.As(err, &got) || *got != want || !strings.Contains(err.Error(), "(CheckIndex)") {

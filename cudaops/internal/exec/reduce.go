@@ -108,8 +108,8 @@ func (r *reduction) along(strides []int) (k, e address) {
 // writer looks at the loop for a thread that takes neighbours in k, or else in r; v is how many it may take.
 func (r *reduction) writer(neighboursInK bool) (w *loopWriter, v int) {
 	v = lanes
-	w = newLoopWriter(r.loop, r.in, []int{len(r.loop.Code) - 1}, "", func(p place, strides []int) source {
-		k, e := r.along(strides)
+	w = newLoopWriter(r.loop, r.in, []int{len(r.loop.Code) - 1}, "", func(o ir.Operand) source {
+		k, e := r.along(o.Strides)
 		inner, outer := e, k
 		if neighboursInK {
 			inner, outer = k, e
@@ -125,7 +125,7 @@ func (r *reduction) writer(neighboursInK bool) (w *loopWriter, v int) {
 		case len(e) == 0:
 			where = k.in("k")
 		}
-		even := p.even() && inner.even() && multiples(outer)
+		even := at(o).even(o.DType.Size()) && inner.even() && multiples(outer)
 		return source{where: where, uniform: len(k) == 0 && len(e) == 0, stride: stride, even: even}
 	})
 	if neighboursInK && r.nk%lanes != 0 || !neighboursInK && r.nr%lanes != 0 {
@@ -218,7 +218,7 @@ func (r *reduction) finish(w *loopWriter, kernel int, l launch, s int, shape ir.
 	second := &reduction{ // without parts of its own
 		planner: r.planner, op: ir.Reduce{Fn: r.op.Fn, Axes: []int{axis}}, out: r.out,
 		loop: &ir.Loop{Shape: shape, Code: []ir.Instr{{Kind: ir.Load}}},
-		in:   []ir.Operand{{Region: parts.base, Offset: parts.offset, Shape: shape, Strides: shape.Strides()}},
+		in:   []ir.Operand{{Region: parts.base, Offset: parts.bytes / wordBytes, Shape: shape, Strides: shape.Strides()}},
 	}
 	if err := second.plan(); err != nil {
 		panic(err) // it has nothing to fail at

@@ -136,7 +136,7 @@ func (b *planner) gather(s *ir.Step) error {
 		return nil
 	}
 	v := 1
-	if width%lanes == 0 && at(table).even() && at(out).even() {
+	if width%lanes == 0 && at(table).even(wordBytes) && at(out).even(wordBytes) {
 		v = lanes
 	}
 	f := fmt.Sprintf("gather<%d, %d, %d, %d>", n, width, table.Shape[0], v)
