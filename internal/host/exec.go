@@ -135,7 +135,7 @@ func (b *builder) build(s *ir.Step) (step, error) {
 	case ir.Reduce:
 		return b.reduce(s, op)
 	case ir.MatMul:
-		return b.matMul(s)
+		return b.product(s)
 	case ir.Conv2d:
 		return b.conv(s, op.Conv)
 	case ir.Conv2dGradX:

@@ -14,6 +14,24 @@ type matMul struct {
 	epi     kernel.Epilogue
 }
 
+// product is a product with all of its epilogue.
+func (b *builder) product(s *ir.Step) (step, error) {
+	plain := s.Plain()
+	first, err := b.matMul(&plain[0])
+	if err != nil || len(plain) == 1 {
+		return first, err
+	}
+	seq := sequence{first}
+	for i := range plain[1:] {
+		next, err := b.build(&plain[1+i])
+		if err != nil {
+			return nil, err
+		}
+		seq = append(seq, next)
+	}
+	return seq, nil
+}
+
 func (b *builder) matMul(s *ir.Step) (step, error) {
 	var m [3]kernel.Matrix
 	for i, o := range [...]ir.Operand{s.Out[0], s.In[0], s.In[1]} {

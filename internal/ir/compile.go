@@ -264,6 +264,9 @@ func (p *part) lifetimes() {
 // outputs lists the values that u leaves in memory.
 func (p *part) outputs(u *unit) []*Value {
 	if !isFused(u) {
+		if u.sums != nil {
+			return []*Value{u.result, u.sums}
+		}
 		return []*Value{u.result}
 	}
 	var out []*Value

@@ -65,13 +65,16 @@ func kinds(p *Program) string {
 
 func TestTrainingStepFuses(t *testing.T) {
 	p := trainingStep(t)
-	want := "MatMul Reduce Fused MatMul Reduce Collective Fused"
+	want := "MatMul Reduce Fused MatMul Collective Fused"
 	if got := kinds(p); got != want {
 		t.Errorf("steps are %s, want %s\n%s", got, want, p)
 	}
 	first := p.Steps[0]
 	if first.Epilogue.Bias == 0 || !first.Epilogue.Relu {
 		t.Errorf("the first product takes in neither bias nor relu:\n%s", p)
+	}
+	if dw := p.Steps[3]; !dw.Epilogue.Sums || len(dw.Out) != 2 {
+		t.Errorf("the product for the weight's gradient does not make the bias's:\n%s", p)
 	}
 	update := p.Steps[len(p.Steps)-1]
 	if len(update.Out) != 2 || update.Out[0].Region != State || update.Out[1].Region != Params {
@@ -208,5 +211,32 @@ func TestScalesJoin(t *testing.T) {
 	}
 	if wide != 3 {
 		t.Errorf("%d products of all elements, want 3:\n%s", wide, s)
+	}
+}
+
+// A product takes in relu's gradient, unless a loop follows that can do it.
+func TestProductsTakeMasks(t *testing.T) {
+	draw := func(after Fn) *Program {
+		in := func(offset int, dims ...int) *Slot { return &Slot{Region: Input, Name: "in", Offset: offset, Shape: Of(dims...)} }
+		out := &Slot{Region: Output, Name: "out", Shape: Of(4, 5)}
+		var g Graph
+		y := g.Map(Relu, g.Read(in(0, 4, 5)))
+		dx := g.Select(g.Map(Le, y, g.Const(0)), g.Const(0), g.MatMul(g.Read(in(64, 4, 3)), g.Read(in(128, 3, 5))))
+		if after != Add {
+			dx = g.Map(after, dx)
+		}
+		g.Store(out, dx)
+		p, err := Compile("mask", [NumRegions]int{}, Target{}, Part{Graph: &g})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	p := draw(Add)
+	if got := kinds(p); got != "Fused MatMul" || p.Steps[1].Epilogue.Mask == 0 || p.Steps[1].In[p.Steps[1].Epilogue.Mask].Offset != p.Steps[0].Out[0].Offset {
+		t.Errorf("the product does not take in the mask:\n%s", p)
+	}
+	if got := kinds(draw(Exp)); got != "Fused MatMul Fused" && got != "MatMul Fused" {
+		t.Errorf("steps are %s", got)
 	}
 }

@@ -38,6 +38,14 @@ func (p *part) emit() {
 				s.In = append(s.In, p.operand(*u.bias))
 			}
 			s.Epilogue.Relu = u.relu
+			if u.mask != nil {
+				s.Epilogue.Mask = len(s.In)
+				s.In = append(s.In, p.operand(*u.mask))
+			}
+			if u.sums != nil {
+				s.Epilogue.Sums = true
+				s.Out = append(s.Out, p.operand(wholeView(u.sums)))
+			}
 			p.add(s)
 		}
 	}

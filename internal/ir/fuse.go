@@ -14,6 +14,8 @@ type unit struct {
 	result  *Value   // not Fused: the value it leaves in memory
 	bias    *view    // the epilogue's vector
 	relu    bool
+	mask    *view    // where it is 0 or less, so is the result
+	sums    *Value   // a second result: the sums of the first operand's rows
 	needs   []*Value // what it reads from memory, and what it read before a merge made it its own
 	after   []*unit  // units that must run before this one though it reads nothing of theirs
 	max     int      // largest ID of what it computes
@@ -60,6 +62,11 @@ func fuse(g *Graph) *fuser {
 			f.takeEpilogue(u)
 		case Reduce:
 			f.takePrologue(u, v.Args[0])
+		}
+	}
+	for _, v := range g.Values {
+		if u := f.unit[v]; u != nil && u.root == v {
+			f.takeSums(u)
 		}
 	}
 	for _, v := range g.Values {
@@ -173,6 +180,64 @@ func (f *fuser) takeEpilogue(u *unit) {
 	if r := f.only(u.result); r != nil && isMap(r, Relu) {
 		u.relu = true
 		f.take(u, r)
+	}
+	if _, ok := u.root.Op.(MatMul); ok && !u.relu {
+		f.takeMask(u)
+	}
+}
+
+// takeMask lets a product be 0 where relu's result was: where(y <= 0, 0, product) is the gradient of y = relu(x).
+func (f *fuser) takeMask(u *unit) {
+	w := f.only(u.result)
+	if w == nil || !isMap(w, Where) || w.Args[2] != u.result || !isConst(w.Args[1], 0) {
+		return
+	}
+	le := w.Args[0]
+	if !isMap(le, Le) || !isConst(le.Args[1], 0) || !f.inMemory(f.views[le.Args[0]].base) {
+		return
+	}
+	for _, c := range f.consumers[w.ID] {
+		if _, ok := c.Op.(Map); ok {
+			return // there will be a loop anyway, which can do that too
+		}
+	}
+	y := f.views[le.Args[0]]
+	u.mask = &y
+	f.take(u, w)
+	if f.only(le) != nil {
+		delete(f.unit, le)
+	}
+}
+
+// takeSums lets a product compute the sums of the rows of its first operand beside it, where the sums are a reduction of their own: so
+// the gradient of a bias comes of the product that makes that of the weight.
+func (f *fuser) takeSums(r *unit) {
+	op, ok := r.op.(Reduce)
+	if !ok || op.Fn != Sum || len(r.members) > 0 || len(op.Axes) != 1 || len(r.root.Args[0].Shape) != 2 || r.root.DType != F32 {
+		return
+	}
+	over := f.views[r.root.Args[0]]
+	if over.base.DType != F32 {
+		return
+	}
+	rows, columns := 1-op.Axes[0], op.Axes[0]
+	for _, c := range f.g.Values {
+		u := f.unit[c]
+		if _, ok := c.Op.(MatMul); !ok || u == nil || u.root != c || u.sums != nil || len(c.Shape) != 2 {
+			continue
+		}
+		a := f.views[c.Args[0]]
+		if a.base != over.base || a.offset != over.offset || a.shape[0] != over.shape[rows] || a.shape[1] != over.shape[columns] ||
+			a.strides[0] != over.strides[rows] || a.strides[1] != over.strides[columns] {
+			continue
+		}
+		if f.search++; f.reaches(u, r) {
+			continue // the product needs the sums
+		}
+		u.sums = r.root
+		f.unit[r.root] = u
+		u.max = max(u.max, r.max)
+		return
 	}
 }
 
@@ -301,6 +366,9 @@ func (f *fuser) loads(u *unit) []view {
 	}
 	if u.bias != nil {
 		out = append(out, *u.bias)
+	}
+	if u.mask != nil {
+		out = append(out, *u.mask)
 	}
 	return out
 }

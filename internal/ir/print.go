@@ -70,6 +70,12 @@ func (p *Program) String() string {
 		if s.Epilogue.Relu {
 			b.WriteString(" relu")
 		}
+		if s.Epilogue.Mask > 0 {
+			b.WriteString(" mask")
+		}
+		if s.Epilogue.Sums {
+			b.WriteString(" sums")
+		}
 		if s.Name != "" {
 			fmt.Fprintf(&b, "  # %s", s.Name)
 		}

@@ -65,7 +65,7 @@ type Loop struct {
 //	Fused        Loop runs over its shape; register Results[i] goes to Out[i], contiguous float32 of the loop's shape. An Out may be
 //	             exactly the place of a contiguous In (in place): each element is loaded wherever it is used before it is stored.
 //	Reduce       Loop makes the element, in its last register; Out[0] has the loop's shape with Axes of extent 1.
-//	MatMul       In[0] x In[1] (any strides) -> Out[0] (inner stride 1), then Epilogue.
+//	MatMul       In[0] x In[1] (any strides) -> Out[0] (inner stride 1), then Epilogue; with its Sums there are two matrices, and Out[1].
 //	Conv2d       In[0], In[1] contiguous -> Out[0] contiguous, then Epilogue.
 //	Collective   see there.
 //	Copy         Out[0] = In[0], any strides and type.
@@ -80,10 +80,14 @@ type Step struct {
 	Name     string // for people
 }
 
-// Epilogue is what a product does to its result before writing it.
+// Epilogue is what a product does to its result before writing it, and what else it computes of what it reads anyway. [Step.Plain] says
+// the same in steps without it.
 type Epilogue struct {
 	Bias int  // index into In of a vector: added along the last dimension of MatMul, the channels of Conv2d; 0 means none
 	Relu bool // after the bias
+	// Of MatMul only.
+	Mask int  // index into In of an operand of the result's shape: the result is 0 where that is 0 or less, as relu's gradient is; 0 means none
+	Sums bool // Out[1] is the sum of each row of In[0], one a row: where In[0] is a gradient, transposed, that of a bias
 }
 
 // Ops that exist in programs only.

@@ -47,6 +47,9 @@ func (p *Program) verifyStep(s *Step) error {
 			}
 		}
 	}
+	if err := s.verifyEpilogue(); err != nil {
+		return err
+	}
 	if s.Loop == nil {
 		return nil
 	}
@@ -75,6 +78,22 @@ func (p *Program) verifyStep(s *Step) error {
 		if r < 0 || r >= len(s.Loop.Code) || !s.Out[i].Shape.Equal(s.Loop.Shape) || !s.Out[i].Contiguous() {
 			return fmt.Errorf("result %d: register %d of shape %s to %v", i, r, s.Loop.Shape, s.Out[i])
 		}
+	}
+	return nil
+}
+
+func (s *Step) verifyEpilogue() error {
+	e := s.Epilogue
+	for _, i := range [...]int{e.Bias, e.Mask} {
+		if i < 0 || i >= max(1, len(s.In)) {
+			return fmt.Errorf("the epilogue reads operand %d of %d", i, len(s.In))
+		}
+	}
+	if e.Mask != 0 && !s.In[e.Mask].Shape.Equal(s.Out[0].Shape) {
+		return fmt.Errorf("a mask of shape %s for %v", s.In[e.Mask].Shape, s.Out[0])
+	}
+	if e.Sums && (len(s.Out) != 2 || len(s.In[0].Shape) != 2 || s.Out[1].Shape.Size() != s.In[0].Shape[0] || !s.Out[1].Contiguous()) {
+		return fmt.Errorf("sums of the rows of %v in %v", s.In[0], s.Out[1:])
 	}
 	return nil
 }

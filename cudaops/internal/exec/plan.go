@@ -253,7 +253,7 @@ func (b *planner) build(s *ir.Step) error {
 	case ir.Reduce:
 		return b.reduce(s, op)
 	case ir.MatMul:
-		return b.matMul(s)
+		return b.whole(s)
 	case ir.Conv2d, ir.Conv2dGradX, ir.Conv2dGradW:
 		return b.conv(s)
 	case ir.Pool2d:

@@ -7,6 +7,23 @@ import (
 	"github.com/tandem-train/tandem/internal/ir"
 )
 
+// whole is a product with all of its epilogue.
+func (b *planner) whole(s *ir.Step) error {
+	plain := s.Plain()
+	for i := range plain {
+		var err error
+		if i == 0 {
+			err = b.matMul(&plain[i])
+		} else {
+			err = b.build(&plain[i])
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // matMul is [B,M,K] x [B,K,N] -> [B,M,N], or without B.
 func (b *planner) matMul(s *ir.Step) error {
 	a, c := s.In[0], s.Out[0]

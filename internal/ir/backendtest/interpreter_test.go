@@ -138,6 +138,14 @@ func (e *executable) store(o ir.Operand, at []int, x float64) {
 
 func (e *executable) step(s *ir.Step) error {
 	broken := os.Getenv("BREAK")
+	if plain := s.Plain(); len(plain) > 1 {
+		for i := range plain {
+			if err := e.step(&plain[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	switch op := s.Op.(type) {
 	case ir.Fused:
 		elements(s.Loop.Shape, func(at []int) {

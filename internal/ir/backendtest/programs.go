@@ -107,6 +107,7 @@ func programCases() []testCase {
 		{"attention", attention},
 		{"normalisations", normalisations},
 		{"adam", adam},
+		{"relu's gradient", reluGrads},
 		{"update in place", func(b *draft) {
 			w := b.filled(ir.Params, normal, ir.F32, 70, 3)
 			m := b.filled(ir.State, normal, ir.F32, 70, 3)
@@ -256,6 +257,23 @@ func mlpStep(b *draft) {
 		b.Store(m, v)
 		b.Store(p, b.Minus(b.Read(p), b.Times(lr, v)))
 	}
+}
+
+// reluGrads are products with relu's gradient as their mask, and with the sums of a gradient beside them, and those that look alike.
+func reluGrads(b *draft) {
+	n, in, hidden, out := b.between(1, 70), b.between(1, 40), 4*b.between(1, 30), b.between(1, 20)
+	x, w, bias, v, up := b.in(normal, n, in), b.in(normal, hidden, in), b.in(normal, hidden), b.in(normal, out, hidden), b.in(normal, n, out)
+	y := b.Map(ir.Relu, b.Plus(b.MatMul(x, b.T(w)), bias))
+	masked := func(dy *ir.Value) *ir.Value { return b.Map(ir.Where, b.Map(ir.Le, y, b.Const(0)), b.Const(0), dy) }
+	dy := masked(b.MatMul(up, v))
+	b.out(b.MatMul(b.T(up), y))
+	b.out(b.Sum(up, 0))
+	b.out(b.MatMul(b.T(dy), x))
+	b.out(b.Sum(dy, 0))
+	b.out(b.MatMul(dy, w))
+	b.out(b.Scale(masked(b.MatMul(b.in(normal, n, in), b.T(w))), 0.5)) // in a loop
+	z := b.T(masked(b.MatMul(b.in(normal, n, 3), b.in(normal, 3, hidden))))
+	b.out(b.MatMul(z, b.BroadcastTo(b.T(b.Reduce(ir.Sum, z, 1)), n, hidden))) // the product needs the sums
 }
 
 // cnnStep is convolution, relu, pooling, a linear layer, and the gradients of all.

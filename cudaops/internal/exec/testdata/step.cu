@@ -68,8 +68,8 @@ extern "C" __global__ void __launch_bounds__(256) fused6(const float *a0, const 
 // step 2: sum2 on 1x1 work+320 output+0
 // step 3: crossEntropyGrad3 on 2x1 work+0 input+640 consts+0 consts+64 work+320 control+6
 // step 4: matMul4 on 1x1 work+320 input+0 grads+0
-// step 5: sum5 on 1x1 work+320 grads+256
-// collective, step 6
-// step 7: fused6 on 1x1 grads+0 params+0 params+0
-// step 7: exec.download
+// step 4: sum5 on 1x1 work+320 grads+256
+// collective, step 5
+// step 6: fused6 on 1x1 grads+0 params+0 params+0
+// step 6: exec.download
 // end

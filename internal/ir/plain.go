@@ -1,0 +1,34 @@
+package ir
+
+// Plain returns steps that do together what s does, with no more of an epilogue than bias and relu: first the product alone, then a loop
+// that applies the mask in place, then the sums. It is for backends that have nothing better, and says what those words mean. A step without
+// them is returned as it is.
+func (s *Step) Plain() []Step {
+	e := s.Epilogue
+	if e.Mask == 0 && !e.Sums {
+		return []Step{*s}
+	}
+	product := *s
+	product.In, product.Out, product.Epilogue = s.In[:2], s.Out[:1], Epilogue{Relu: e.Relu}
+	if e.Bias != 0 {
+		product.In, product.Epilogue.Bias = []Operand{s.In[0], s.In[1], s.In[e.Bias]}, 2
+	}
+	steps := []Step{product}
+	if e.Mask != 0 {
+		steps = append(steps, Step{
+			Op: Fused{}, Name: s.Name, In: []Operand{s.In[e.Mask], s.Out[0]}, Out: s.Out[:1], Results: []int{4},
+			Loop: &Loop{Shape: s.Out[0].Shape, Code: []Instr{
+				{Kind: Load, In: 0}, {Kind: Imm}, {Kind: Apply, Fn: Le, A: [3]int{0, 1}}, {Kind: Load, In: 1}, {Kind: Apply, Fn: Where, A: [3]int{2, 1, 3}},
+			}},
+		})
+	}
+	if e.Sums {
+		a, sums := s.In[0], s.Out[1]
+		sums.Shape, sums.Strides = Of(a.Shape[0], 1), []int{1, 1}
+		steps = append(steps, Step{
+			Op: Reduce{Fn: Sum, Axes: []int{1}}, Name: s.Name, In: []Operand{a}, Out: []Operand{sums},
+			Loop: &Loop{Shape: a.Shape, Code: []Instr{{Kind: Load}}},
+		})
+	}
+	return steps
+}
