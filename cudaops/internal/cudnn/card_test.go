@@ -3,6 +3,7 @@ package cudnn
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/tandem-train/tandem/cudaops/internal/cublas/cardtest"
@@ -53,14 +54,103 @@ func (o *buffers) result() int { return [...]int{Forward: 2, GradX: 0, GradW: 1}
 
 func (b *bench) fill(c Conv, workspace int64) *buffers {
 	b.Helper()
-	o := &buffers{conv: c, data: [4][]float32{random(size(c.X)), random(size(c.W)), random(size(c.Y)), random(c.Y[1])}}
+	numbers := random
+	if c.Type != F32 {
+		numbers = eighths
+	}
+	o := &buffers{conv: c, data: [4][]float32{numbers(size(c.X)), numbers(size(c.W)), numbers(size(c.Y)), numbers(c.Y[1])}}
 	o.data[o.result()] = cardtest.Poison(len(o.data[o.result()]))
-	for i, x := range o.data {
-		o.at[i] = b.New(o.lie(i, x, true), 0)
+	for i := range o.data {
+		o.at[i] = b.New(o.words(i), 0)
 	}
 	o.workspace = b.Alloc(int(workspace))
 	o.compute()
 	return o
+}
+
+// eighths are random ones between -1 and 1, which halves hold exactly.
+func eighths(n int) []float32 {
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = float32(rand.IntN(17)-8) / 8
+	}
+	return x
+}
+
+// words are the numbers of x, w, y or bias as they lie on the card, halves two a word.
+func (o *buffers) words(i int) []float32 {
+	x := o.lie(i, o.data[i], true)
+	if o.conv.Type == F32 {
+		return x
+	}
+	words := make([]float32, (len(x)+1)/2)
+	for at, v := range x {
+		half := o.conv.Type.half(v) << (at % 2 * 16)
+		words[at/2] = math.Float32frombits(math.Float32bits(words[at/2]) | half)
+	}
+	return words
+}
+
+// got is the result, from the card.
+func (b *bench) got(o *buffers) []float32 {
+	b.Helper()
+	n := len(o.want)
+	if o.conv.Type == F32 {
+		return b.Get(o.at[o.result()], n)
+	}
+	x := make([]float32, n)
+	words := b.Get(o.at[o.result()], (n+1)/2)
+	for at := range x {
+		x[at] = o.conv.Type.whole(math.Float32bits(words[at/2]) >> (at % 2 * 16) & 0xffff)
+	}
+	return x
+}
+
+// same compares the result with what it was.
+func (b *bench) same(o *buffers, first []float32) {
+	b.Helper()
+	for i, x := range b.got(o) {
+		if math.Float32bits(x) != math.Float32bits(first[i]) {
+			b.Fatalf("%v: element %d is %v, then %v", o.conv, i, first[i], x)
+		}
+	}
+}
+
+// arithmetics are the kinds of numbers.
+var arithmetics = []struct {
+	Type
+	tf32 bool
+}{{F32, false}, {F32, true}, {BF16, false}, {F16, false}}
+
+// half is the bits of a number that the type holds exactly, or of NaN.
+func (t Type) half(x float32) uint32 {
+	bits := math.Float32bits(x)
+	switch {
+	case t == BF16 || x == 0:
+		return bits >> 16
+	case x != x:
+		return 0x7e00
+	}
+	return bits>>16&0x8000 | (bits>>23&0xff-112)<<10 | bits>>13&0x3ff
+}
+
+// whole is the number of a half's bits.
+func (t Type) whole(half uint32) float32 {
+	if t == BF16 {
+		return math.Float32frombits(half << 16)
+	}
+	exponent, mantissa := int(half>>10&31), float64(half&0x3ff)
+	x := math.Ldexp(1+mantissa/1024, exponent-15)
+	switch exponent {
+	case 0:
+		x = math.Ldexp(mantissa, -24)
+	case 31:
+		x = math.NaN() // or infinite, which nothing here should be either
+	}
+	if half&0x8000 != 0 {
+		x = -x
+	}
+	return float32(x)
 }
 
 // lie brings numbers of x, w, y or bias from the order of the shape into that in which they lie, or back.
@@ -134,11 +224,11 @@ func (b *bench) run(p *Plan, o *buffers) {
 // check compares what is on the card with what was to come out.
 func (b *bench) check(p *Plan, o *buffers) []float32 {
 	b.Helper()
-	limit := 4e-6 // of the sum of absolute values
+	limit := map[Type]float64{F32: 4e-6, BF16: 4e-3, F16: 1e-3}[o.conv.Type] // of the sum of absolute values
 	if o.conv.TF32 {
 		limit = 1e-3
 	}
-	got := b.Get(o.at[o.result()], len(o.want))
+	got := b.got(o)
 	worst := 0.0
 	for i, x := range o.lie(o.result(), got, false) {
 		// Transformed algorithms round where the definition has but zeros.
@@ -192,12 +282,12 @@ func TestConvolutions(t *testing.T) {
 	b := openCard(t)
 	b.handle.lib.remembers = choices.Open("cudnn")
 	for _, c := range convolutions() {
-		for _, tf32 := range []bool{false, true} {
-			c.TF32 = tf32
+		for _, a := range arithmetics {
+			c.Type, c.TF32 = a.Type, a.tf32
 			t.Run(c.String(), func(t *testing.T) {
 				b := b.sub(t)
 				p, err := b.handle.Conv(c)
-				if c.NHWC && Unsupported(err) {
+				if (c.NHWC || c.Type != F32) && Unsupported(err) {
 					t.Skipf("not in this library: %v", err)
 				}
 				must(t, err)
@@ -207,13 +297,13 @@ func TestConvolutions(t *testing.T) {
 				b.check(p, o)
 				must(t, p.Tune(o.at[0], o.at[1], o.at[2], o.at[3], o.workspace, p.TuneWorkspace()))
 				r := o.result()
-				b.Put(o.at[r], o.data[r])
+				b.Put(o.at[r], o.words(r))
 				b.run(p, o)
 				first := b.check(p, o)
 				for range 3 {
 					b.run(p, o)
 				}
-				b.Same(c, o.at[r], first)
+				b.same(o, first)
 				again, err := b.handle.Conv(c)
 				must(t, err)
 				defer func() { must(t, again.Close()) }()
@@ -228,11 +318,18 @@ func TestConvolutions(t *testing.T) {
 // TestEveryOffer: whatever the library offers is right, so that any may be chosen, and repeats its bits.
 func TestEveryOffer(t *testing.T) {
 	b := openCard(t)
+	var all []Conv
 	for _, c := range convolutions() {
+		for _, a := range arithmetics {
+			c.Type, c.TF32 = a.Type, a.tf32
+			all = append(all, c)
+		}
+	}
+	for _, c := range all {
 		t.Run(c.String(), func(t *testing.T) {
 			b := b.sub(t)
 			p, err := b.handle.Conv(c)
-			if c.NHWC && Unsupported(err) {
+			if (c.NHWC || c.Type != F32) && Unsupported(err) {
 				t.Skipf("not in this library: %v", err)
 			}
 			must(t, err)
@@ -241,7 +338,7 @@ func TestEveryOffer(t *testing.T) {
 			r := o.result()
 			for _, offer := range p.offers {
 				must(t, p.take(offer))
-				b.Put(o.at[r], o.data[r])
+				b.Put(o.at[r], o.words(r))
 				err := p.run(o.at[0], o.at[1], o.at[2], o.at[3], o.workspace)
 				if Unsupported(err) {
 					t.Logf("%+v: %v", offer, err)
@@ -250,7 +347,7 @@ func TestEveryOffer(t *testing.T) {
 				must(t, err)
 				first := b.check(p, o)
 				b.run(p, o)
-				b.Same(c, o.at[r], first)
+				b.same(o, first)
 			}
 		})
 	}
@@ -292,7 +389,7 @@ func TestPiecesOnCard(t *testing.T) {
 						offer.samples, offer.bytes = cut.samples, bytes
 						must(t, p.take(offer))
 						o.workspace = b.Alloc(int(bytes))
-						b.Put(o.at[r], o.data[r])
+						b.Put(o.at[r], o.words(r))
 						err = p.run(o.at[0], o.at[1], o.at[2], o.at[3], o.workspace)
 						if Unsupported(err) {
 							t.Logf("%+v: %v", offer, err)
@@ -301,7 +398,7 @@ func TestPiecesOnCard(t *testing.T) {
 						must(t, err)
 						first := b.check(p, o)
 						b.run(p, o)
-						b.Same(c, o.at[r], first)
+						b.same(o, first)
 					}
 				})
 			}
@@ -386,44 +483,58 @@ func BenchmarkConvolution(bm *testing.B) {
 	}
 }
 
-// BenchmarkLargeBatch logs what each offer takes for a batch that is cut, in the two layers of a small network for MNIST.
-func BenchmarkLargeBatch(bm *testing.B) {
+// BenchmarkOffers logs what each offer takes in the two layers of a small network for MNIST, for a batch that is cut and for a small one.
+func BenchmarkOffers(bm *testing.B) {
 	bm.Setenv(choices.Variable, bm.TempDir())
 	one := [2]int{1, 1}
-	for _, shape := range [][2][4]int{{{4096, 1, 28, 28}, {32, 1, 3, 3}}, {{4096, 32, 26, 26}, {64, 32, 3, 3}}} {
-		for _, kind := range []Kind{Forward, GradX, GradW} {
-			c := conv(kind, shape[0], shape[1], one, [2]int{}, one, 1)
-			c.TF32, c.Bias, c.Relu = true, kind == Forward, kind == Forward
-			bm.Run(fmt.Sprintf("%v/%v", shape, kind), func(bm *testing.B) {
-				b := openCard(bm)
-				b.handle.lib.remembers = choices.Open("cudnn")
-				p, err := b.handle.Conv(c)
-				must(bm, err)
-				defer func() { must(bm, p.Close()) }()
-				few := random(size(c.Y) / c.Y[0]) // there is no need of more
-				many := func(n int) cuda.Ptr {
-					x := make([]float32, n)
-					for at := 0; at < n; {
-						at += copy(x[at:], few)
+	var all []Conv
+	for _, batch := range []int{4096, 64} {
+		for _, shape := range [][2][4]int{{{batch, 1, 28, 28}, {32, 1, 3, 3}}, {{batch, 32, 26, 26}, {64, 32, 3, 3}}} {
+			for _, kind := range []Kind{Forward, GradX, GradW} {
+				c := conv(kind, shape[0], shape[1], one, [2]int{}, one, 1)
+				c.Bias, c.Relu = kind == Forward, kind == Forward
+				for _, a := range arithmetics[1:3] {
+					for _, last := range []bool{false, true} {
+						c.Type, c.TF32, c.NHWC = a.Type, a.tf32, last
+						all = append(all, c)
 					}
-					return b.New(x, 0)
 				}
-				x, w, y, bias := many(size(c.X)), many(size(c.W)), many(size(c.Y)), many(c.Y[1])
-				bytes := p.TuneWorkspace()
-				workspace := b.Alloc(int(bytes))
-				run := func() error { return p.Run(x, w, y, bias, workspace) }
-				for _, o := range p.offers {
-					must(bm, p.take(o))
-					ms, err := b.handle.time(func() error { return p.run(x, w, y, bias, workspace) })
-					bm.Logf("%+v: %.3f ms %v", o, ms, err)
-				}
-				must(bm, p.Tune(x, w, y, bias, workspace, bytes))
-				for bm.Loop() {
-					must(bm, run())
-				}
-				must(bm, b.Card.StreamSynchronize(b.Card.Stream))
-				bm.Logf("%+v is taken", p.by)
-			})
+			}
 		}
+	}
+	for _, c := range all {
+		bm.Run(c.String(), func(bm *testing.B) {
+			b := openCard(bm)
+			b.handle.lib.remembers = choices.Open("cudnn")
+			p, err := b.handle.Conv(c)
+			if Unsupported(err) {
+				bm.Skip(err)
+			}
+			must(bm, err)
+			defer func() { must(bm, p.Close()) }()
+			few := random(size(c.Y) / c.Y[0]) // there is no need of more
+			many := func(n int) cuda.Ptr {
+				x := make([]float32, n)
+				for at := 0; at < n; {
+					at += copy(x[at:], few)
+				}
+				return b.New(x, 0)
+			}
+			x, w, y, bias := many(size(c.X)), many(size(c.W)), many(size(c.Y)), many(c.Y[1])
+			bytes := p.TuneWorkspace()
+			workspace := b.Alloc(int(bytes))
+			run := func() error { return p.Run(x, w, y, bias, workspace) }
+			for _, o := range p.offers {
+				must(bm, p.take(o))
+				ms, err := b.handle.time(func() error { return p.run(x, w, y, bias, workspace) })
+				bm.Logf("%+v: %.3f ms %v", o, ms, err)
+			}
+			must(bm, p.Tune(x, w, y, bias, workspace, bytes))
+			for bm.Loop() {
+				must(bm, run())
+			}
+			must(bm, b.Card.StreamSynchronize(b.Card.Stream))
+			bm.Logf("%+v is taken", p.by)
+		})
 	}
 }

@@ -20,23 +20,51 @@ const (
 // String returns the kind's name.
 func (k Kind) String() string { return [...]string{"forward", "gradient by x", "gradient by w"}[k] }
 
-// Conv is a cross-correlation, or a gradient of it. Tensors are packed float32: x [N,C,H,W], w [O,C/Groups,KH,KW], y [N,O,OH,OW].
+// Type is the type of a tensor's elements.
+type Type uint8
+
+// The types. Whatever they are, sums are in float32.
+const (
+	F32 Type = iota
+	BF16
+	F16
+)
+
+// String returns the type's name.
+func (t Type) String() string { return [...]string{"f32", "bf16", "f16"}[t] }
+
+// size is an element's size in bytes.
+func (t Type) size() int {
+	if t == F32 {
+		return 4
+	}
+	return 2
+}
+
+// dataType is the library's name of a type.
+func (t Type) dataType() int32 { return [...]int32{dataFloat, dataBFloat16, dataHalf}[t] }
+
+// Conv is a cross-correlation, or a gradient of it. Tensors are packed: x [N,C,H,W], w [O,C/Groups,KH,KW], y [N,O,OH,OW].
 type Conv struct {
 	X, W, Y [4]int
 	Window  ir.Window
 	Kind    Kind
+	Type    Type // of all three and the bias
 	NHWC    bool // in memory the channels of all three are last; the shapes are given in the order above all the same
 	Bias    bool // Forward: a vector of O is added to the channels,
 	Relu    bool // then what is negative becomes 0
-	TF32    bool // inputs may be rounded to 10 bits of mantissa, which is some ten times as fast
+	TF32    bool // float32 inputs may be rounded to 10 bits of mantissa, which is some ten times as fast
 }
 
 // String describes all of the convolution: it is what is remembered of.
 func (c Conv) String() string {
 	w := c.Window
-	return fmt.Sprintf("%s x %v w %v y %v %s stride %v padding %v dilation %v groups %d bias %t relu %t tf32 %t",
-		c.Kind, c.X, c.W, c.Y, [...]string{formatNCHW: "nchw", formatNHWC: "nhwc"}[c.format()], w.Stride, w.Padding, w.Dilation, w.Groups, c.Bias, c.Relu, c.TF32)
+	return fmt.Sprintf("%s x %v w %v y %v %s %s stride %v padding %v dilation %v groups %d bias %t relu %t tf32 %t",
+		c.Kind, c.X, c.W, c.Y, c.Type, [...]string{formatNCHW: "nchw", formatNHWC: "nhwc"}[c.format()], w.Stride, w.Padding, w.Dilation, w.Groups, c.Bias, c.Relu, c.TF32)
 }
+
+// rounds reports whether inputs have few enough bits for tensor cores.
+func (c Conv) rounds() bool { return c.TF32 || c.Type != F32 }
 
 // format is the library's name of the layout.
 func (c Conv) format() int32 {

@@ -33,10 +33,10 @@ func cuts(batch, least, multiple int) []cut {
 	}
 }
 
-// even is of how many samples a multiple begins at a multiple of 16 bytes, where one has so many numbers.
-func even(numbers int) int {
+// even is of how many samples a multiple begins at a multiple of 16 bytes, where one has so many numbers of a size in bytes.
+func even(numbers, size int) int {
 	n := 1
-	for numbers*n%4 != 0 {
+	for numbers*size*n%16 != 0 {
 		n *= 2
 	}
 	return n

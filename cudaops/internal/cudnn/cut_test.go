@@ -35,9 +35,9 @@ func TestCuts(t *testing.T) {
 }
 
 func TestEven(t *testing.T) {
-	for numbers, want := range map[int]int{676: 1, 18: 2, 729: 4} {
-		if got := even(numbers); got != want {
-			t.Errorf("%d numbers: %d, want %d", numbers, got, want)
+	for _, c := range []struct{ numbers, size, want int }{{676, 4, 1}, {18, 4, 2}, {729, 4, 4}, {676, 2, 2}, {729, 2, 8}} {
+		if got := even(c.numbers, c.size); got != c.want {
+			t.Errorf("%d numbers of %d bytes: %d, want %d", c.numbers, c.size, got, c.want)
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 // Constants of the library's headers.
 const (
-	dataFloat                          = 0
+	dataFloat, dataHalf, dataBFloat16  = 0, 2, 9
 	formatNCHW, formatNHWC             = 0, 1
 	crossCorrelation                   = 1
 	mathTensorOp, mathFMA              = 1, 3
@@ -89,7 +89,7 @@ func (p *Plan) describe() error {
 	if err := l.check("cudnnCreateFilterDescriptor", l.filterCreate(&p.w)); err != nil {
 		return err
 	}
-	if err := l.check("cudnnSetFilter4dDescriptor", l.filterSet(p.w, dataFloat, c.format(), int32(c.W[0]), int32(c.W[1]), int32(c.W[2]), int32(c.W[3]))); err != nil {
+	if err := l.check("cudnnSetFilter4dDescriptor", l.filterSet(p.w, c.Type.dataType(), c.format(), int32(c.W[0]), int32(c.W[1]), int32(c.W[2]), int32(c.W[3]))); err != nil {
 		return err
 	}
 	if err := l.check("cudnnCreateConvolutionDescriptor", l.convCreate(&p.window)); err != nil {
@@ -120,7 +120,7 @@ func (p *Plan) tensor(at *uintptr, samples int, shape [4]int) error {
 	if err := l.check("cudnnCreateTensorDescriptor", l.tensorCreate(at)); err != nil {
 		return err
 	}
-	return l.check("cudnnSetTensor4dDescriptor", l.tensorSet(*at, p.conv.format(), dataFloat, int32(samples), int32(shape[1]), int32(shape[2]), int32(shape[3])))
+	return l.check("cudnnSetTensor4dDescriptor", l.tensorSet(*at, p.conv.format(), p.conv.Type.dataType(), int32(samples), int32(shape[1]), int32(shape[2]), int32(shape[3])))
 }
 
 // batch describes so many samples of the convolution, the first time.
@@ -152,9 +152,9 @@ const mostNumbers = 1<<31 - 1
 
 // choose lists what the library offers, and takes what was remembered or else the first.
 func (p *Plan) choose() error {
-	c := p.conv
+	c, size := p.conv, p.conv.Type.size()
 	x, y := sample(c.X), sample(c.Y)
-	cuts := slices.DeleteFunc(cuts(c.X[0], int(p.h.leastPiece/int64(4*(x+y))), max(even(x), even(y))), func(c cut) bool { return c.samples*max(x, y) > mostNumbers })
+	cuts := slices.DeleteFunc(cuts(c.X[0], int(p.h.leastPiece/int64(size*(x+y))), max(even(x, size), even(y, size))), func(c cut) bool { return c.samples*max(x, y) > mostNumbers })
 	var ways []offer
 	for i, cut := range cuts {
 		if i > 0 && i < len(cuts)-1 {
@@ -169,6 +169,9 @@ func (p *Plan) choose() error {
 				ways = append(ways, o)
 			}
 		}
+	}
+	if c.Kind == GradW && c.Type != F32 {
+		cuts = cuts[:1] // the sum of pieces would be rounded each time
 	}
 	for _, o := range ways {
 		if err := p.fit(o, cuts); err != nil {
@@ -193,7 +196,7 @@ func (p *Plan) choose() error {
 func (p *Plan) list(samples int) ([]offer, error) {
 	l, c := p.h.lib, p.conv
 	math := int32(mathFMA)
-	if c.TF32 {
+	if c.rounds() {
 		math = mathTensorOp
 	}
 	if err := p.setMath(math); err != nil {
@@ -210,10 +213,10 @@ func (p *Plan) list(samples int) ([]offer, error) {
 	}
 	var ways []offer
 	for _, r := range results[:n] {
-		if r.status != 0 || r.determinism != deterministic || !c.TF32 && r.algo == rough[c.Kind] {
+		if r.status != 0 || r.determinism != deterministic || !c.rounds() && r.algo == rough[c.Kind] {
 			continue
 		}
-		if !c.TF32 {
+		if !c.rounds() {
 			r.math = mathFMA // whatever it says, this is what it will be done in
 		}
 		ways = append(ways, offer{algo: r.algo, math: r.math})
@@ -321,7 +324,8 @@ func (p *Plan) run(x, w, y, bias, workspace cuda.Ptr) error {
 		if c.Kind == GradW && i > 0 {
 			beta = &one
 		}
-		x, y := x+cuda.Ptr(4*first*sample(c.X)), y+cuda.Ptr(4*first*sample(c.Y))
+		bytes := c.Type.size() * first
+		x, y := x+cuda.Ptr(bytes*sample(c.X)), y+cuda.Ptr(bytes*sample(c.Y))
 		if err := p.piece(b, x, w, y, bias, workspace, beta); err != nil {
 			return err
 		}
