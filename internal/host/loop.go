@@ -165,7 +165,7 @@ func buildLoop(l *ir.Loop, v *kernel.Vector, m *memory, ins, outs []ir.Operand, 
 			st[in.Axis] = 1
 			b.virtual[i] = add(st, nil, nil)
 		case ir.Random:
-			b.virtual[i] = add(l.Shape.Strides(), nil, nil)
+			b.virtual[i] = add(in.Rand.Numbering(l.Shape), nil, nil)
 			b.random = true
 			b.perSample = uint64(l.Shape.Size())
 			if len(l.Shape) > 0 && l.Shape[0] > 0 {
@@ -433,7 +433,7 @@ func (b *loopBuilder) emit(i int) error {
 			b.place(i, &o)
 		}
 	case ir.Random:
-		o.code, o.operand, o.stream = opRandom, b.virtual[i], in.Rand
+		o.code, o.operand, o.stream = opRandom, b.virtual[i], in.Rand.Stream
 		b.place(i, &o)
 	case ir.Apply:
 		if err := b.apply(in, &o); err != nil {

@@ -102,7 +102,7 @@ func (l *loopWriter) reg(v *Value) int {
 	case Iota:
 		in = Instr{Kind: Index, Axis: op.Axis}
 	case Rand:
-		in = Instr{Kind: Random, Rand: op.Stream}
+		in = Instr{Kind: Random, Rand: op}
 	case Map:
 		if l.f.unit[v] == l.unit {
 			in = Instr{Kind: Apply, Fn: op.Fn}

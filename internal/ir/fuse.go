@@ -164,8 +164,8 @@ func (f *fuser) only(v *Value) *Value {
 // takeEpilogue lets a product add a bias and apply relu before it writes.
 func (f *fuser) takeEpilogue(u *unit) {
 	axis := len(u.root.Shape) - 1
-	if _, ok := u.root.Op.(Conv2d); ok {
-		axis = 1
+	if conv, ok := u.root.Op.(Conv2d); ok {
+		axis = conv.Conv.Channels()
 	}
 	if add := f.only(u.result); add != nil && isMap(add, Add) {
 		other := add.Args[0]

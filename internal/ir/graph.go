@@ -149,7 +149,9 @@ func (g *Graph) Data(x []float32, dims ...int) *Value {
 func (g *Graph) Iota(axis int, dims ...int) *Value { return g.Add(Iota{axis}, Of(dims...)) }
 
 // Rand returns uniform numbers in [0,1); see [Rand].
-func (g *Graph) Rand(stream uint64, dims ...int) *Value { return g.Add(Rand{stream}, Of(dims...)) }
+func (g *Graph) Rand(stream uint64, dims ...int) *Value {
+	return g.Add(Rand{Stream: stream}, Of(dims...))
+}
 
 // Map applies f elementwise. Arguments are broadcast against each other in NumPy's manner: aligned at the last dimension,
 // extents 1 and missing dimensions repeated.

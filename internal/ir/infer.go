@@ -47,7 +47,12 @@ func infer(op Op, want Shape, args []*Value) (Shape, DType, error) {
 	switch op := op.(type) {
 	case Read:
 		return op.Slot.Shape.Clone(), op.Slot.DType, nil
-	case Const, Rand:
+	case Const:
+		return want.Clone(), F32, nil
+	case Rand:
+		if op.ChannelsLast && len(want) < 2 {
+			return want.Clone(), F32, errRank
+		}
 		return want.Clone(), F32, nil
 	case Data:
 		n, t := len(op.Content.Floats), F32
@@ -277,14 +282,21 @@ func convShape(w Window, x, k Shape) (Shape, error) {
 	if err := w.check(); err != nil {
 		return nil, err
 	}
-	if w.Groups < 1 || x[1]%w.Groups != 0 || k[0]%w.Groups != 0 || k[1] != x[1]/w.Groups || k[2] != w.Kernel[0] || k[3] != w.Kernel[1] {
+	in, f := w.ToNCHW([4]int(x)), w.ToNCHW([4]int(k))
+	if w.Groups < 1 || in[1]%w.Groups != 0 || f[0]%w.Groups != 0 || f[1] != in[1]/w.Groups || f[2] != w.Kernel[0] || f[3] != w.Kernel[1] {
 		return nil, fmt.Errorf("weight %s does not fit input %s with kernel %v in %d groups", k, x, w.Kernel, w.Groups)
 	}
-	oh, ow := w.Out(0, x[2]), w.Out(1, x[3])
+	oh, ow := w.Out(0, in[2]), w.Out(1, in[3])
 	if oh < 1 || ow < 1 {
 		return nil, fmt.Errorf("kernel %v with dilation %v is larger than the padded input %s", w.Kernel, w.Dilation, x)
 	}
-	return Of(x[0], k[0], oh, ow), nil
+	return w.shape(in[0], f[0], oh, ow), nil
+}
+
+// shape is that of an image, given in the order [N,C,H,W], in the window's order.
+func (w Window) shape(nchw ...int) Shape {
+	s := w.FromNCHW([4]int(nchw))
+	return s[:]
 }
 
 func inferConv(op Op, args []*Value) (Shape, DType, error) {
@@ -307,21 +319,24 @@ func inferConv(op Op, args []*Value) (Shape, DType, error) {
 		x := Shape(op.In[:]).Clone()
 		return x, F32, same(op.Conv, x, a.Shape, b.Shape)
 	case Conv2dGradW:
-		if op.Conv.Groups < 1 {
-			return nil, F32, fmt.Errorf("%d groups", op.Conv.Groups)
+		w := op.Conv
+		if w.Groups < 1 {
+			return nil, F32, fmt.Errorf("%d groups", w.Groups)
 		}
-		k := Of(b.Shape[1], a.Shape[1]/op.Conv.Groups, op.Conv.Kernel[0], op.Conv.Kernel[1])
-		return k, F32, same(op.Conv, a.Shape, k, b.Shape)
+		c := w.Channels()
+		k := w.shape(b.Shape[c], a.Shape[c]/w.Groups, w.Kernel[0], w.Kernel[1])
+		return k, F32, same(w, a.Shape, k, b.Shape)
 	}
 	return nil, F32, fmt.Errorf("unknown op %T", op)
 }
 
 func poolShape(mode PoolMode, w Window, out [2]int, x Shape) (Shape, error) {
+	in := w.ToNCHW([4]int(x))
 	if mode == AdaptiveAvgPool {
 		if out[0] < 1 || out[1] < 1 {
 			return nil, fmt.Errorf("output size %v must be at least 1", out)
 		}
-		return Of(x[0], x[1], out[0], out[1]), nil
+		return w.shape(in[0], in[1], out[0], out[1]), nil
 	}
 	if err := w.check(); err != nil {
 		return nil, err
@@ -329,11 +344,11 @@ func poolShape(mode PoolMode, w Window, out [2]int, x Shape) (Shape, error) {
 	if w.Padding[0]*2 > w.Kernel[0] || w.Padding[1]*2 > w.Kernel[1] {
 		return nil, fmt.Errorf("padding %v is more than half the kernel %v", w.Padding, w.Kernel)
 	}
-	oh, ow := w.Out(0, x[2]), w.Out(1, x[3])
+	oh, ow := w.Out(0, in[2]), w.Out(1, in[3])
 	if oh < 1 || ow < 1 {
 		return nil, fmt.Errorf("kernel %v is larger than the padded input %s", w.Kernel, x)
 	}
-	return Of(x[0], x[1], oh, ow), nil
+	return w.shape(in[0], in[1], oh, ow), nil
 }
 
 func inferPool(op Op, args []*Value) (Shape, DType, error) {

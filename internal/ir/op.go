@@ -1,5 +1,7 @@
 package ir
 
+import "slices"
+
 // Op says how a value is made from its arguments. The types below are all there are; backends switch over them.
 // Every Op is a plain struct, so two ops are the same computation when they print the same.
 type Op interface{ op() }
@@ -16,9 +18,23 @@ type (
 	Iota struct{ Axis int }
 	// Rand holds uniform numbers in [0,1) from the counter-based generator: element i of sample s (dimension 0) is word
 	// (first + s) * size/shape[0] + i of the Philox stream (key [Runtime.Key], stream Stream), where first is the index of the rank's first sample in the whole
-	// batch; see Runtime. The same bits come out on any number of ranks.
-	Rand struct{ Stream uint64 }
+	// batch; see Runtime. The same bits come out on any number of ranks. With ChannelsLast the last dimension counts as the second: the numbers are
+	// those of shape [N,C,...], lying as [N,...,C].
+	Rand struct {
+		Stream       uint64
+		ChannelsLast bool
+	}
 )
+
+// Numbering is by how much an element's number in the stream grows along each dimension of a shape.
+func (r Rand) Numbering(shape Shape) []int {
+	n := len(shape)
+	if !r.ChannelsLast {
+		return shape.Strides()
+	}
+	moved := slices.Concat(shape[:1], shape[n-1:], shape[1:n-1]).Strides() // of [N,C,...]
+	return slices.Concat(moved[:1], moved[2:], moved[1:2])
+}
 
 // Content is the body of a [Data]. Exactly one field is set.
 type Content struct {
@@ -97,10 +113,36 @@ type (
 	Conv2dGradW struct{ Conv Window }
 )
 
-// Window is the geometry of a 2-d convolution or pooling: height, then width.
+// Window is the geometry of a 2-d convolution or pooling: height, then width. With ChannelsLast the op's shapes, arguments and results are
+// [N,H,W,C] where they else are [N,C,H,W], and its filters [O,KH,KW,C/G]; the pass in layout.go makes such ops.
 type Window struct {
 	Kernel, Stride, Padding, Dilation [2]int
 	Groups                            int // convolutions only; at least 1
+	ChannelsLast                      bool
+}
+
+// ToNCHW gives the shape of an image, or of filters, in the order [N,C,H,W], whichever the window's is.
+func (w Window) ToNCHW(s [4]int) [4]int {
+	if w.ChannelsLast {
+		return [4]int{s[0], s[3], s[1], s[2]}
+	}
+	return s
+}
+
+// FromNCHW is the inverse of ToNCHW.
+func (w Window) FromNCHW(s [4]int) [4]int {
+	if w.ChannelsLast {
+		return [4]int{s[0], s[2], s[3], s[1]}
+	}
+	return s
+}
+
+// Channels is the axis of an image's channels.
+func (w Window) Channels() int {
+	if w.ChannelsLast {
+		return 3
+	}
+	return 1
 }
 
 // Out returns the output extent for an input extent along dimension d (0 height, 1 width):

@@ -104,7 +104,10 @@ func (in Instr) String() string {
 	case Index:
 		return fmt.Sprintf("index(%d)", in.Axis)
 	case Random:
-		return fmt.Sprintf("random(%d)", in.Rand)
+		if in.Rand.ChannelsLast {
+			return fmt.Sprintf("random(%d, channels last)", in.Rand.Stream)
+		}
+		return fmt.Sprintf("random(%d)", in.Rand.Stream)
 	}
 	args := make([]string, in.Fn.Arity())
 	for i := range args {

@@ -36,7 +36,7 @@ type Instr struct {
 	In   int     // Load: index into Step.In
 	X    float32 // Imm
 	Axis int     // Index: the dimension of the loop
-	Rand uint64  // Random: the stream
+	Rand Rand    // Random
 }
 
 // InstrKind says what an Instr does.
@@ -66,7 +66,7 @@ type Loop struct {
 //	             exactly the place of a contiguous In (in place): each element is loaded wherever it is used before it is stored.
 //	Reduce       Loop makes the element, in its last register; Out[0] has the loop's shape with Axes of extent 1.
 //	MatMul       In[0] x In[1] (any strides) -> Out[0] (inner stride 1), then Epilogue; with its Sums there are two matrices, and Out[1].
-//	Conv2d       In[0], In[1] contiguous -> Out[0] contiguous, then Epilogue.
+//	Conv2d       In[0], In[1] contiguous -> Out[0] contiguous, then Epilogue. Contiguous in the order of the shape, with channels last too.
 //	Collective   see there.
 //	Copy         Out[0] = In[0], any strides and type.
 //	others       as in the Graph: In are the arguments, Out[0] the result. All are contiguous, except that Concat and Unslice take

@@ -66,7 +66,7 @@ func newLoopWriter(l *ir.Loop, in []ir.Operand, results []int, restrict string, 
 			strides[c.Axis] = 1
 			w.sources[i] = locate(ir.Operand{Strides: strides})
 		case ir.Random:
-			w.sources[i] = locate(ir.Operand{Strides: l.Shape.Strides()})
+			w.sources[i] = locate(ir.Operand{Strides: c.Rand.Numbering(l.Shape)})
 			w.random = true
 		case ir.Apply:
 			w.uniform[i] = true
@@ -142,7 +142,7 @@ func (w *loopWriter) source(i int, c ir.Instr, v int) string {
 		if len(w.l.Shape) > 0 {
 			perSample /= max(1, w.l.Shape[0])
 		}
-		return fmt.Sprintf("uniform<%d, %d>(rt, %dull, %dull, %s)", v, s.stride, c.Rand, perSample, s.where)
+		return fmt.Sprintf("uniform<%d, %d>(rt, %dull, %dull, %s)", v, s.stride, c.Rand.Stream, perSample, s.where)
 	}
 	p := fmt.Sprintf("a%d + (%s)", w.pointer[c.In], s.where)
 	if v == 1 || s.stride == 1 && s.even {

@@ -242,8 +242,8 @@ func (e *executable) step(s *ir.Step) error {
 			i++
 			if s.Epilogue.Bias > 0 && broken != "bias" {
 				axis := len(at) - 1
-				if _, ok := s.Op.(ir.Conv2d); ok {
-					axis = 1
+				if op, ok := s.Op.(ir.Conv2d); ok {
+					axis = op.Conv.Channels()
 				}
 				x += e.load(s.In[s.Epilogue.Bias], at[axis:axis+1])
 			}
@@ -281,13 +281,14 @@ func (e *executable) code(s *ir.Step, at []int) []float64 {
 			regs[r] = float64(at[in.Axis])
 		case ir.Random:
 			per, flat := 1, 0
+			strides := in.Rand.Numbering(s.Loop.Shape)
 			for d, i := range at {
-				flat = flat*s.Loop.Shape[d] + i
+				flat += i * strides[d]
 				if d > 0 {
 					per *= s.Loop.Shape[d]
 				}
 			}
-			w := philox.New(e.rt.Key(), in.Rand).Uint32At(uint64(e.rt.FirstSample*per + flat))
+			w := philox.New(e.rt.Key(), in.Rand.Stream).Uint32At(uint64(e.rt.FirstSample*per + flat))
 			regs[r] = float64(philox.Float32(w))
 		}
 	}

@@ -61,10 +61,14 @@ func random(op ir.Rand, rt *ir.Runtime, out tensor) {
 		perSample = out.shape[1:].Size()
 	}
 	stream := philox.New(rt.Key(), op.Stream)
-	for j := range out.x {
-		word := uint64(rt.FirstSample*perSample + j)
-		out.x[j] = float64(philox.Float32(stream.Uint32At(word)))
-	}
+	numbering := op.Numbering(out.shape)
+	each(out.shape, func(at []int) {
+		word := rt.FirstSample * perSample
+		for d, i := range at {
+			word += i * numbering[d]
+		}
+		*out.at(at...) = float64(philox.Float32(stream.Uint32At(uint64(word))))
+	})
 }
 
 func mapped(op ir.Map, args []tensor, out tensor) {

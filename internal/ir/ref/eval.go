@@ -244,15 +244,15 @@ func (ev *evaluator) apply(op ir.Op, args []tensor, out tensor) error {
 	case ir.MatMul:
 		matMul(args[0], args[1], out)
 	case ir.Conv2d:
-		conv2d(op.Conv, args[0], args[1], out)
+		inNCHW(op.Conv, args, out, func(args []tensor, out tensor) { conv2d(op.Conv, args[0], args[1], out) })
 	case ir.Conv2dGradX:
-		conv2dGradX(op.Conv, args[0], args[1], out)
+		inNCHW(op.Conv, args, out, func(args []tensor, out tensor) { conv2dGradX(op.Conv, args[0], args[1], out) })
 	case ir.Conv2dGradW:
-		conv2dGradW(op.Conv, args[0], args[1], out)
+		inNCHW(op.Conv, args, out, func(args []tensor, out tensor) { conv2dGradW(op.Conv, args[0], args[1], out) })
 	case ir.Pool2d:
-		pool2d(op, args[0], out)
+		inNCHW(op.Pool, args, out, func(args []tensor, out tensor) { pool2d(op, args[0], out) })
 	case ir.Pool2dGrad:
-		pool2dGrad(op, args, out)
+		inNCHW(op.Pool, args, out, func(args []tensor, out tensor) { pool2dGrad(op, args, out) })
 	case ir.Softmax:
 		softmax(op, args[0], out)
 	case ir.SoftmaxGrad:

@@ -6,6 +6,26 @@ import (
 	"github.com/tandem-train/tandem/internal/ir"
 )
 
+// inNCHW calls f with tensors in the order [N,C,H,W], whichever the window's is.
+func inNCHW(w ir.Window, args []tensor, out tensor, f func(args []tensor, out tensor)) {
+	if !w.ChannelsLast {
+		f(args, out)
+		return
+	}
+	first := func(t tensor) tensor {
+		s := w.ToNCHW([4]int(t.shape))
+		return tensor{s[:], make([]float64, len(t.x))}
+	}
+	moved := make([]tensor, len(args))
+	for i, a := range args {
+		moved[i] = first(a)
+		transpose(ir.Transpose{Perm: []int{0, 3, 1, 2}}, a, moved[i])
+	}
+	result := first(out)
+	f(moved, result)
+	transpose(ir.Transpose{Perm: []int{0, 2, 3, 1}}, result, out)
+}
+
 // taps calls f for every product that a convolution sums up: y[n,o,i,j] += x[n,c,h,w] * k[o,c',p,q]
 // with h = i*stride + p*dilation - padding (w alike) inside the input, and c the c'-th channel of o's group.
 func taps(win ir.Window, x, k, y tensor, f func(x, k, y *float64)) {
