@@ -34,6 +34,9 @@ func (d *realDevice) String() string { return String(d.card.logical) }
 
 func (d *realDevice) Alloc(n int64) (ir.DeviceMemory, error) { return allocFor(d.card.logical, n) }
 
+// Traits tells the compiler what programs for the card may make use of.
+func (d *realDevice) Traits() ir.Traits { return exec.Traits }
+
 // Load compiles p. Kernels and libraries take memory by themselves: where that
 // exceeds a cap, it is an [*OutOfMemoryError] and p is not loaded.
 func (d *realDevice) Load(p *ir.Program, mem [ir.NumRegions]ir.DeviceMemory) (ir.Executable, error) {

@@ -228,9 +228,10 @@ func (t *DataParallel) trainProgram(r int, p *stepPlan, n int, accumulate, last 
 	return c, unused, nil
 }
 
-// compile makes a program of parts, in the precision asked for.
+// compile makes a program of parts, in the precision asked for. All devices of a process are of one kind.
 func (t *DataParallel) compile(name string, size [ir.NumRegions]int, parts ...ir.Part) (*ir.Program, error) {
-	p, err := ir.Compile(name, size, ir.Target{TF32: t.cfg.precise == nn.TF32}, parts...)
+	target := ir.Target{TF32: t.cfg.precise == nn.TF32, Traits: ir.TraitsOf(t.team.ranks[0].dev)}
+	p, err := ir.Compile(name, size, target, parts...)
 	if err != nil {
 		return nil, fmt.Errorf("dp: %w", err)
 	}

@@ -17,7 +17,7 @@ func (f stepFunc) run(*Exec) error {
 
 // convShape is the forward convolution of x by out filters.
 func convShape(x ir.Shape, out int, w ir.Window) (kernel.Conv2dShape, error) {
-	if len(x) != 4 {
+	if len(x) != 4 || w.ChannelsLast {
 		return kernel.Conv2dShape{}, fmt.Errorf("input %v is not [N,C,H,W]", x)
 	}
 	return kernel.Conv2dShape{

@@ -109,6 +109,12 @@ func (c *compiler) prepare(g *Graph) (*part, error) {
 		return nil, err
 	}
 	dump("simplified", g)
+	if c.p.Target.channelsLast() {
+		if g, err = channelsLast(g, &c.p.Checks); err != nil {
+			return nil, err
+		}
+		dump("channels last", g)
+	}
 	for _, v := range g.Values {
 		if r, ok := v.Op.(Read); ok {
 			if err := c.slot(r.Slot); err != nil {

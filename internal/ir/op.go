@@ -145,6 +145,14 @@ func (w Window) Channels() int {
 	return 1
 }
 
+// Height is the axis of an image's height, before that of its width.
+func (w Window) Height() int {
+	if w.ChannelsLast {
+		return 1
+	}
+	return 2
+}
+
 // Out returns the output extent for an input extent along dimension d (0 height, 1 width):
 // floor((in + 2 padding - dilation (kernel-1) - 1) / stride) + 1, which is below 1 when the window does not fit.
 func (w Window) Out(d, in int) int {

@@ -189,6 +189,8 @@ func (s *simplifier) rewriteMap(op Map, shape Shape, args []*Value) *Value {
 		if isConst(args[1], 1) {
 			return a
 		}
+	case Where:
+		return s.maskPooled(shape, a, args[1], args[2])
 	case Pow:
 		switch {
 		case isConst(args[1], 1):
@@ -202,6 +204,19 @@ func (s *simplifier) rewriteMap(op Map, shape Shape, args []*Value) *Value {
 		}
 	}
 	return nil
+}
+
+// maskPooled moves the mask of a ReLU's gradient from before a max pooling to after it, where there is less to mask: the largest of a window
+// has a gradient where it is positive, and others have none.
+func (s *simplifier) maskPooled(shape Shape, mask, zero, dx *Value) *Value {
+	op, ok := dx.Op.(Pool2dGrad)
+	if !ok || op.Mode != MaxPool || s.uses[dx] != 1 || !isConst(zero, 0) || !isMap(mask, Le) || mask.Args[0] != dx.Args[0] || !isConst(mask.Args[1], 0) {
+		return nil
+	}
+	dy := dx.Args[1]
+	y := s.emit(Pool2d{Mode: MaxPool, Pool: op.Pool}, dy.Shape, dx.Args[0])
+	none := s.emit(Const{0}, dy.Shape)
+	return s.emit(op, shape, dx.Args[0], s.emit(Map{Where}, dy.Shape, s.emit(Map{Le}, dy.Shape, y, none), none, dy))
 }
 
 // joinScales turns (x*s)*t, of which s and t are repeated scalars, into x*(s*t), where x*s has no other use: one product an
@@ -327,6 +342,12 @@ func (s *simplifier) rewriteReduce(op Reduce, shape Shape, a *Value) *Value {
 			x *= float64(n)
 		}
 		return s.emit(Const{x}, shape)
+	}
+	// A pooling's gradient only hands out what it is given.
+	if pool, ok := a.Op.(Pool2dGrad); ok && op.Fn == Sum && pool.Pool.Padding == [2]int{} {
+		if h := pool.Pool.Height(); slices.Contains(op.Axes, h) && slices.Contains(op.Axes, h+1) {
+			return s.emit(op, shape, a.Args[len(a.Args)-1])
+		}
 	}
 	// The sum of a repeated value is a multiple of it.
 	if _, ok := a.Op.(Broadcast); ok && op.Fn == Sum && a.Args[0].Shape.Equal(shape) {

@@ -10,10 +10,15 @@ type Target struct {
 	Traits
 }
 
+// channelsLast reports whether images are to lie with channels last.
+func (t Target) channelsLast() bool { return t.ChannelsLast && (t.TF32 || t.Half != F32) }
+
 // Traits are what passes may make use of on a device.
 type Traits struct {
 	// Halves: its steps take operands of 16 bits, so that rounded values lie in memory as such.
 	Halves bool
+	// ChannelsLast: convolutions whose operands may be rounded are faster with channels last. See layout.go.
+	ChannelsLast bool
 }
 
 // TraitsOf are the traits of a device, which it tells by a method of that name and result. Without one it has none.

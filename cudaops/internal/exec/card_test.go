@@ -48,6 +48,8 @@ type device struct {
 func (d *device) ID() int        { return d.Ordinal }
 func (d *device) String() string { return fmt.Sprintf("cuda:%d", d.Ordinal) }
 
+func (d *device) Traits() ir.Traits { return Traits }
+
 func (d *device) Alloc(n int64) (ir.DeviceMemory, error) {
 	if n < 1 {
 		return nil, fmt.Errorf("alloc: %d bytes", n)

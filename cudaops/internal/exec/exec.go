@@ -11,6 +11,9 @@ import (
 	"github.com/tandem-train/tandem/internal/ir"
 )
 
+// Traits are what cards are good at.
+var Traits = ir.Traits{ChannelsLast: true}
+
 // GraphVariable set to "off" makes programs run step by step, each waited for, so that an error names the step that failed.
 const GraphVariable = "TANDEM_CUDA_GRAPH"
 

@@ -220,7 +220,7 @@ func (v vendor) convolution(b *planner, c convolution) (bool, error) {
 	if err := h.SetStream(v.e.card.Stream); err != nil {
 		return false, err
 	}
-	q := cudnn.Conv{X: [4]int(c.xs), W: [4]int(c.ws), Y: [4]int(c.ys), Window: c.window, Bias: c.biased, Relu: c.relu, TF32: b.program.Target.TF32}
+	q := cudnn.Conv{X: c.xs, W: c.ws, Y: c.ys, Window: c.window, NHWC: c.window.ChannelsLast, Bias: c.biased, Relu: c.relu, TF32: b.program.Target.TF32}
 	out := 2
 	switch c.op.(type) {
 	case ir.Conv2dGradX:
@@ -237,7 +237,7 @@ func (v vendor) convolution(b *planner, c convolution) (bool, error) {
 	}
 	v.e.later(plan.Close)
 	workspace := plan.TuneWorkspace()
-	err = v.measure([]place{c.x, c.w, c.y}, []int{c.xs.Size() * wordBytes, c.ws.Size() * wordBytes, c.ys.Size() * wordBytes}, out, workspace, func(at []cuda.Ptr, space cuda.Ptr) error {
+	err = v.measure([]place{c.x, c.w, c.y}, []int{ir.Of(c.xs[:]...).Size() * wordBytes, ir.Of(c.ws[:]...).Size() * wordBytes, ir.Of(c.ys[:]...).Size() * wordBytes}, out, workspace, func(at []cuda.Ptr, space cuda.Ptr) error {
 		return plan.Tune(at[0], at[1], at[2], v.e.address(c.bias), space, workspace)
 	})
 	if err != nil {

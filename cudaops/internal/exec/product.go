@@ -119,8 +119,8 @@ func (b *planner) grid(kernel, blocks, planes int, args []place) error {
 type convolution struct {
 	op           ir.Op
 	window       ir.Window
-	x, w, y      place // dx, dw, dy in its gradients
-	xs, ws, ys   ir.Shape
+	x, w, y      place  // dx, dw, dy in its gradients
+	xs, ws, ys   [4]int // in the order [N,C,H,W], and [O,C/G,KH,KW]
 	bias         place
 	biased, relu bool
 }
@@ -142,7 +142,8 @@ func (b *planner) conv(s *ir.Step) error {
 	case ir.Conv2dGradW:
 		x, w, y, c.window = s.In[0], s.Out[0], s.In[1], op.Conv
 	}
-	c.x, c.w, c.y, c.xs, c.ws, c.ys = at(x), at(w), at(y), x.Shape, w.Shape, y.Shape
+	c.x, c.w, c.y = at(x), at(w), at(y)
+	c.xs, c.ws, c.ys = c.window.ToNCHW([4]int(x.Shape)), c.window.ToNCHW([4]int(w.Shape)), c.window.ToNCHW([4]int(y.Shape))
 	if i := s.Epilogue.Bias; i != 0 {
 		c.bias, c.biased = at(s.In[i]), true
 	}
@@ -155,8 +156,8 @@ func (b *planner) conv(s *ir.Step) error {
 func (b *planner) ownConv(c convolution) error {
 	w, x, y := c.window, c.xs, c.ys
 	g := w.Groups
-	geometry := fmt.Sprintf("Geometry<%d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d>", x[0], x[1], x[2], x[3], y[1], y[2], y[3], g,
-		w.Kernel[0], w.Kernel[1], w.Stride[0], w.Stride[1], w.Padding[0], w.Padding[1], w.Dilation[0], w.Dilation[1])
+	geometry := fmt.Sprintf("Geometry<%d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %t>", x[0], x[1], x[2], x[3], y[1], y[2], y[3], g,
+		w.Kernel[0], w.Kernel[1], w.Stride[0], w.Stride[1], w.Padding[0], w.Padding[1], w.Dilation[0], w.Dilation[1], w.ChannelsLast)
 	ci, co, area := x[1]/g, y[1]/g, w.Kernel[0]*w.Kernel[1]
 	switch c.op.(type) {
 	case ir.Conv2dGradX:

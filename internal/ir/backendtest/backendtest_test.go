@@ -14,6 +14,12 @@ func TestInterpreter(t *testing.T) {
 	backendtest.Run(t, func(*testing.T) ir.Device { return interpreter{} })
 }
 
+// TestChannelsLast: the interpreter knows no TF32, so the pass for channels last must leave all numbers as they were.
+func TestChannelsLast(t *testing.T) {
+	target := ir.Target{TF32: true, Traits: ir.Traits{ChannelsLast: true}}
+	backendtest.Run(t, func(*testing.T) ir.Device { return interpreter{} }, backendtest.For(target))
+}
+
 // A suite that never fails is worth nothing: the interpreter makes a mistake, in a process of its own, and the suite must
 // say what is wrong.
 func TestSuiteNotices(t *testing.T) {

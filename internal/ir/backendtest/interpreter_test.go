@@ -21,6 +21,8 @@ func (interpreter) ID() int        { return -1 }
 func (interpreter) String() string { return "interpreter" }
 func (interpreter) Close() error   { return nil }
 
+func (interpreter) Traits() ir.Traits { return ir.Traits{ChannelsLast: true} }
+
 func (interpreter) Alloc(n int64) (ir.DeviceMemory, error) {
 	if n < 0 {
 		return nil, errors.New("interpreter: negative size")

@@ -200,8 +200,9 @@ func opCases() []testCase {
 		b.out(b.Reduce(ir.MinOf, x, 0))
 	}})
 	cases = append(cases, matMulCases()...)
-	cases = append(cases, convCases()...)
-	cases = append(cases, poolCases()...)
+	cases = append(cases, convCases(either)...)
+	cases = append(cases, poolCases(either)...)
+	cases = append(cases, testCase{"conv of views", convViews})
 	return append(cases, lossCases()...)
 }
 
@@ -285,11 +286,13 @@ func (b *draft) window(kernel, dilation int) (w ir.Window, h, wd int) {
 
 // conv stores a convolution and both its gradients.
 func (b *draft) conv(w ir.Window, n, c, o, h, wd int) {
-	x, k := b.in(normal, n, c, h, wd), b.in(normal, o, c/w.Groups, w.Kernel[0], w.Kernel[1])
+	shape := w.FromNCHW([4]int{n, c, h, wd})
+	filters := w.FromNCHW([4]int{o, c / w.Groups, w.Kernel[0], w.Kernel[1]})
+	x, k := b.in(normal, shape[:]...), b.in(normal, filters[:]...)
 	y := b.Add(ir.Conv2d{Conv: w}, nil, x, k)
 	dy := b.in(normal, y.Shape...)
 	b.out(y)
-	b.out(b.Add(ir.Conv2dGradX{Conv: w, In: [4]int{n, c, h, wd}}, nil, k, dy))
+	b.out(b.Add(ir.Conv2dGradX{Conv: w, In: shape}, nil, k, dy))
 	b.out(b.Add(ir.Conv2dGradW{Conv: w}, nil, x, dy))
 }
 
@@ -297,7 +300,17 @@ func square(k, s, p, d, groups int) ir.Window {
 	return ir.Window{Kernel: [2]int{k, k}, Stride: [2]int{s, s}, Padding: [2]int{p, p}, Dilation: [2]int{d, d}, Groups: groups}
 }
 
-func convCases() []testCase {
+// last is a window with channels last.
+func last(w ir.Window) ir.Window {
+	w.ChannelsLast = true
+	return w
+}
+
+// either is a window as it is.
+func either(w ir.Window) ir.Window { return w }
+
+// convCases are convolutions whose windows lie as lay makes them.
+func convCases(lay func(ir.Window) ir.Window) []testCase {
 	var cases []testCase
 	for i := range 8 {
 		cases = append(cases, testCase{fmt.Sprintf("conv random %d", i), func(b *draft) {
@@ -305,47 +318,56 @@ func convCases() []testCase {
 				w, h, wd := b.window(4, 3)
 				w.Padding[b.rng.IntN(2)] += b.rng.IntN(3)
 				w.Groups = b.between(1, 3)
-				b.conv(w, b.between(1, 3), w.Groups*b.between(1, 4), w.Groups*b.between(1, 5), h, wd)
+				b.conv(lay(w), b.between(1, 3), w.Groups*b.between(1, 4), w.Groups*b.between(1, 5), h, wd)
 			}
 		}})
 	}
 	return append(cases,
-		testCase{"conv 1x1", func(b *draft) { b.conv(square(1, 1, 0, 1, 1), 2, 5, 7, 6, 9) }},
-		testCase{"conv over the whole input", func(b *draft) { b.conv(square(5, 1, 0, 1, 1), 3, 2, 4, 5, 5) }},
-		testCase{"conv depthwise", func(b *draft) { b.conv(square(3, 1, 1, 1, 6), 2, 6, 6, 9, 8) }},
-		testCase{"conv mostly padding", func(b *draft) { b.conv(square(3, 2, 4, 2, 1), 1, 2, 3, 2, 3) }},
-		testCase{"conv stride skips input", func(b *draft) { b.conv(square(1, 3, 0, 1, 1), 2, 3, 2, 8, 7) }},
+		testCase{"conv 1x1", func(b *draft) { b.conv(lay(square(1, 1, 0, 1, 1)), 2, 5, 7, 6, 9) }},
+		testCase{"conv over the whole input", func(b *draft) { b.conv(lay(square(5, 1, 0, 1, 1)), 3, 2, 4, 5, 5) }},
+		testCase{"conv depthwise", func(b *draft) { b.conv(lay(square(3, 1, 1, 1, 6)), 2, 6, 6, 9, 8) }},
+		testCase{"conv mostly padding", func(b *draft) { b.conv(lay(square(3, 2, 4, 2, 1)), 1, 2, 3, 2, 3) }},
+		testCase{"conv stride skips input", func(b *draft) { b.conv(lay(square(1, 3, 0, 1, 1)), 2, 3, 2, 8, 7) }},
 		testCase{"conv large", func(b *draft) {
 			b.large = true
-			b.conv(square(3, 1, 1, 1, 1), 3, 5, 18, 28, 27)
-			b.conv(square(5, 2, 2, 1, 1), 7, 1, 10, 28, 28)
+			b.conv(lay(square(3, 1, 1, 1, 1)), 3, 5, 18, 28, 27)
+			b.conv(lay(square(5, 2, 2, 1, 1)), 7, 1, 10, 28, 28)
 		}},
 		testCase{"conv with epilogue", func(b *draft) {
+			w := lay(square(3, 1, 1, 1, 2))
 			conv := func() *ir.Value {
-				return b.Add(ir.Conv2d{Conv: square(3, 1, 1, 1, 2)}, nil, b.in(normal, 3, 4, 7, 6), b.in(normal, 10, 2, 3, 3))
+				x, k := w.FromNCHW([4]int{3, 4, 7, 6}), w.FromNCHW([4]int{10, 2, 3, 3})
+				return b.Add(ir.Conv2d{Conv: w}, nil, b.in(normal, x[:]...), b.in(normal, k[:]...))
 			}
-			bias := b.Reshape(b.in(normal, 10), 10, 1, 1)
+			s := w.FromNCHW([4]int{1, 10, 1, 1})
+			bias := b.Reshape(b.in(normal, 10), s[:]...)
 			b.out(b.Plus(conv(), bias))
 			b.out(b.Map(ir.Relu, b.Plus(bias, conv())))
 			b.out(b.Map(ir.Relu, conv()))
-			b.out(b.Plus(conv(), b.in(normal, 6))) // no bias: along the width
-		}},
-		testCase{"conv of views", func(b *draft) {
-			x := b.Transpose(b.in(normal, 2, 7, 6, 4), 0, 3, 1, 2) // channels last in memory
-			k := b.SliceAxis(b.in(normal, 9, 4, 3, 3), 0, 2, 7)
-			b.out(b.Add(ir.Conv2d{Conv: square(3, 1, 0, 1, 1)}, nil, x, k))
+			none := w.FromNCHW([4]int{1, 1, 1, 6})
+			b.out(b.Plus(conv(), b.in(normal, none[:]...))) // no bias: along the width
 		}})
 }
 
-func poolCases() []testCase {
+// convViews are convolutions of what does not lie as they want it.
+func convViews(b *draft) {
+	x := b.Transpose(b.in(normal, 2, 7, 6, 4), 0, 3, 1, 2) // channels last in memory
+	k := b.SliceAxis(b.in(normal, 9, 4, 3, 3), 0, 2, 7)
+	b.out(b.Add(ir.Conv2d{Conv: square(3, 1, 0, 1, 1)}, nil, x, k))
+}
+
+// poolCases are poolings whose windows lie as lay makes them.
+func poolCases(lay func(ir.Window) ir.Window) []testCase {
 	// pool stores a pooling and its gradient. Few values in x: ties are common.
-	pool := func(b *draft, op ir.Pool2d, shape ...int) {
-		x := b.inExact(steps, shape...)
+	pool := func(b *draft, op ir.Pool2d, n, c, h, w int) {
+		op.Pool = lay(op.Pool)
+		shape := op.Pool.FromNCHW([4]int{n, c, h, w})
+		x := b.inExact(steps, shape[:]...)
 		y := b.Add(op, nil, x)
 		grad := ir.Pool2dGrad{Mode: op.Mode, Pool: op.Pool, OutHW: op.OutHW}
 		args := []*ir.Value{x, b.in(normal, y.Shape...)}
 		if op.Mode != ir.MaxPool {
-			grad.In = [4]int(shape)
+			grad.In = shape
 			args = args[1:]
 		}
 		b.out(y)
@@ -360,7 +382,7 @@ func poolCases() []testCase {
 		}},
 		{"max pool of NaN and infinities", func(b *draft) {
 			odd := func(rng *rand.Rand) float32 { return []float32{1, 2, nan32, -inf32, inf32}[rng.IntN(5)] }
-			b.out(b.Add(ir.Pool2d{Mode: ir.MaxPool, Pool: square(2, 2, 0, 1, 1)}, nil, b.inExact(odd, 2, 3, 8, 8)))
+			b.out(b.Add(ir.Pool2d{Mode: ir.MaxPool, Pool: lay(square(2, 2, 0, 1, 1))}, nil, b.inExact(odd, 2, 3, 8, 8)))
 		}},
 	}
 	for _, mode := range []ir.PoolMode{ir.MaxPool, ir.AvgPool, ir.AvgPoolNoPad} {
@@ -383,6 +405,17 @@ func poolCases() []testCase {
 			}})
 	}
 	return cases
+}
+
+// lastCases are ops with channels last.
+func lastCases() []testCase {
+	return append(append(convCases(last), poolCases(last)...),
+		testCase{"random numbers", func(b *draft) {
+			b.bits = true
+			b.out(b.Add(ir.Rand{Stream: 3, ChannelsLast: true}, ir.Of(3, 4, 5, 6)))
+			b.out(b.Add(ir.Rand{Stream: 4, ChannelsLast: true}, ir.Of(5, 3, 2, 7)))
+			b.out(b.Add(ir.Rand{Stream: 5, ChannelsLast: true}, ir.Of(2, 9)))
+		}})
 }
 
 func lossCases() []testCase {

@@ -104,6 +104,7 @@ func programCases() []testCase {
 	return []testCase{
 		{"mlp step", mlpStep},
 		{"cnn step", cnnStep},
+		{"deep cnn", deepCNN},
 		{"attention", attention},
 		{"normalisations", normalisations},
 		{"adam", adam},
@@ -298,6 +299,49 @@ func cnnStep(b *draft) {
 	b.Store(b.slot(ir.Grads, ir.F32, o, c, 3, 3), b.Add(ir.Conv2dGradW{Conv: win}, nil, x, dy))
 	b.Store(b.slot(ir.Grads, ir.F32, o), b.Sum(dy, 0, 2, 3))
 	b.out(b.Add(ir.Conv2dGradX{Conv: win, In: [4]int(x.Shape)}, nil, b.Read(k), dy))
+}
+
+// deepCNN is two convolutions, of which the second has several channels, ReLU, max pooling, dropout, a linear layer, and the gradients of all: with
+// fewer images than the linear layer has rows, and with more.
+func deepCNN(b *draft) {
+	// Few values in the input and the filters: sums are exact, so no rounding flips a mask.
+	n, c, h := []int{2, 9}[b.rng.IntN(2)], b.between(1, 3), 2*b.between(4, 6)
+	win, pool := square(3, 1, 0, 1, 1), square(2, 2, 0, 1, 1)
+	x := b.inExact(steps, n, c, h, h)
+	filters := func(shape ...int) (*ir.Slot, *ir.Value) {
+		s := b.filled(ir.Params, steps, ir.F32, shape...)
+		b.exact[s] = true
+		return s, b.Read(s)
+	}
+	k1, w1 := filters(4, c, 3, 3)
+	k2, w2 := filters(8, 4, 3, 3)
+	b1, bias1 := filters(4)
+	b2, bias2 := filters(8)
+	layer := func(x, w, bias *ir.Value) *ir.Value {
+		return b.Map(ir.Relu, b.Plus(b.Add(ir.Conv2d{Conv: win}, nil, x, w), b.Reshape(bias, bias.Shape[0], 1, 1)))
+	}
+	y1 := layer(x, w1, bias1)
+	y2 := layer(y1, w2, bias2)
+	p := b.Add(ir.Pool2d{Mode: ir.MaxPool, Pool: pool}, nil, y2)
+	drop := b.Map(ir.Lt, b.Rand(5, p.Shape...), b.Const(0.25))
+	flat := b.Reshape(b.Select(drop, b.Const(0), b.Scale(p, 1/0.75)), n, p.Shape[1:].Size())
+	w3 := b.filled(ir.Params, normal, ir.F32, 5, flat.Shape[1])
+	b.out(b.MatMul(flat, b.T(b.Read(w3))))
+
+	dout := b.in(normal, n, 5)
+	b.Store(b.slot(ir.Grads, ir.F32, w3.Shape...), b.MatMul(b.T(dout), flat))
+	dp := b.Reshape(b.MatMul(dout, b.Read(w3)), p.Shape...)
+	dp = b.Select(drop, b.Const(0), b.Scale(dp, 1/0.75))
+	dy2 := b.Add(ir.Pool2dGrad{Mode: ir.MaxPool, Pool: pool}, nil, y2, dp)
+	back := func(dy, y, x *ir.Value, w, bias *ir.Slot) *ir.Value {
+		dy = b.Select(b.Map(ir.Le, y, b.Const(0)), b.Const(0), dy)
+		b.Store(b.slot(ir.Grads, ir.F32, w.Shape...), b.Add(ir.Conv2dGradW{Conv: win}, nil, x, dy))
+		b.Store(b.slot(ir.Grads, ir.F32, bias.Shape...), b.Sum(dy, 0, 2, 3))
+		return dy
+	}
+	dy2 = back(dy2, y2, y1, k2, b2)
+	dy1 := b.Add(ir.Conv2dGradX{Conv: win, In: [4]int(y1.Shape)}, nil, w2, dy2)
+	back(dy1, y1, x, k1, b1)
 }
 
 // attention: embedding, heads by views, softmax by hand and by op.

@@ -19,9 +19,13 @@ type Option func(*suite)
 // NoAllocs says that after the first run of a program, a run allocates nothing on Go's heap.
 func NoAllocs() Option { return func(s *suite) { s.noAllocs = true } }
 
+// For says what programs are compiled for; else it is the zero target.
+func For(target ir.Target) Option { return func(s *suite) { s.target = target } }
+
 // suite is one run of the conformance suite.
 type suite struct {
 	dev      ir.Device
+	target   ir.Target
 	noAllocs bool
 }
 
@@ -38,16 +42,21 @@ func Run(t *testing.T, open func(t *testing.T) ir.Device, opts ...Option) {
 		o(s)
 	}
 	atEnd(t, s.dev.Close)
-	for _, group := range []struct {
+	type group struct {
 		name  string
 		cases []testCase
-	}{
+	}
+	groups := []group{
 		{"fn", fnCases()},
 		{"op", opCases()},
 		{"view", viewCases()},
 		{"program", programCases()},
 		{"random", randomCases()},
-	} {
+	}
+	if ir.TraitsOf(s.dev).ChannelsLast {
+		groups = append(groups, group{"channels last", lastCases()})
+	}
+	for _, group := range groups {
 		t.Run(group.name, func(t *testing.T) {
 			for _, c := range group.cases {
 				t.Run(c.name, func(t *testing.T) { s.conforms(t, c.build) })
@@ -70,7 +79,7 @@ type machine struct {
 // start compiles parts and loads them onto memory of exactly the program's sizes, all of it NaN.
 func (s *suite) start(t *testing.T, size [ir.NumRegions]int, parts []ir.Part) *machine {
 	t.Helper()
-	prog, err := ir.Compile("conformance", size, ir.Target{}, parts...)
+	prog, err := ir.Compile("conformance", size, s.target, parts...)
 	if err != nil {
 		t.Fatalf("compile: %v", err)
 	}

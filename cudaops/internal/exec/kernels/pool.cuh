@@ -1,4 +1,9 @@
-// Pooling. Gradients gather: a thread makes one element of dx from the windows that it lies in, so that nothing is added by two at once.
+// Pooling of PLANES of pixels that lie S apart: 1, or with channels last as many as there are channels. Gradients gather: a thread makes one element
+// of dx from the windows that it lies in, so that nothing is added by two at once.
+
+// pixel is which of a plane's PIXELS element n is, and base where that plane begins in a tensor of OTHER pixels a plane.
+template <int S, int PIXELS, class I> __device__ __forceinline__ int pixel(I n) { return (int)(n / S % PIXELS); }
+template <int S, int PIXELS, int OTHER, class I> __device__ __forceinline__ I base(I n) { return n / (S * PIXELS) * (S * OTHER) + n % S; }
 
 template <int K, int S, int P, int D> struct Axis {
     // Window of output i: in = i*S + k*D - P for k in 0..K-1.
@@ -20,7 +25,7 @@ template <int K, int S, int P, int D> struct Axis {
 };
 
 // place of the first largest in the window of output (i, j) of a plane, or of its first NaN; -1 for a window over padding only.
-template <class AH, class AW, int KH, int KW, int H, int W> __device__ __forceinline__ int largestIn(const float *x, int i, int j) {
+template <int S, class AH, class AW, int KH, int KW, int H, int W> __device__ __forceinline__ int largestIn(const float *x, int i, int j) {
     int place = -1;
     float best = 0.f;
 #pragma unroll
@@ -30,58 +35,59 @@ template <class AH, class AW, int KH, int KW, int H, int W> __device__ __forcein
         for (int q = 0; q < KW; q++) {
             const int w = AW::at(j, q);
             if (h < 0 || h >= H || w < 0 || w >= W) continue;
-            const float v = x[h * W + w];
+            const float v = x[(h * W + w) * S];
             if (place < 0 || v > best || (v != v && best == best)) best = v, place = h * W + w;
         }
     }
     return place;
 }
 
-template <class I, I PLANES, int H, int W, int OH, int OW, int KH, int KW, class AH, class AW>
+template <class I, I PLANES, int S, int H, int W, int OH, int OW, int KH, int KW, class AH, class AW>
 __device__ __forceinline__ void maxPool(const float *x, float *y) {
     const I n = (I)blockIdx.x * 256 + threadIdx.x;
     if (n >= PLANES * OH * OW) return;
-    const float *plane = x + n / (OH * OW) * H * W;
-    const int at = largestIn<AH, AW, KH, KW, H, W>(plane, n / OW % OH, n % OW);
-    y[n] = at < 0 ? -__int_as_float(0x7f800000) : plane[at];
+    const float *plane = x + base<S, OH * OW, H * W>(n);
+    const int o = pixel<S, OH * OW>(n);
+    const int at = largestIn<S, AH, AW, KH, KW, H, W>(plane, o / OW, o % OW);
+    y[n] = at < 0 ? -__int_as_float(0x7f800000) : plane[at * S];
 }
 
-template <class I, I PLANES, int H, int W, int OH, int OW, int KH, int KW, class AH, class AW>
+template <class I, I PLANES, int S, int H, int W, int OH, int OW, int KH, int KW, class AH, class AW>
 __device__ __forceinline__ void maxPoolGrad(const float *x, const float *dy, float *dx) {
     const I n = (I)blockIdx.x * 256 + threadIdx.x;
     if (n >= PLANES * H * W) return;
-    const float *plane = x + n / (H * W) * H * W;
-    const float *grad = dy + n / (H * W) * OH * OW;
-    const int h = n / W % H, w = n % W;
+    const float *plane = x + base<S, H * W, H * W>(n);
+    const float *grad = dy + base<S, H * W, OH * OW>(n);
+    const int h = pixel<S, H * W>(n) / W, w = pixel<S, H * W>(n) % W;
     float sum = 0.f;
     for (int i = AH::first(h); i <= AH::last(h, OH); i++) {
         if (AH::tap(i, h) < 0) continue;
         for (int j = AW::first(w); j <= AW::last(w, OW); j++)
-            if (AW::tap(j, w) >= 0 && largestIn<AH, AW, KH, KW, H, W>(plane, i, j) == h * W + w) sum += grad[i * OW + j];
+            if (AW::tap(j, w) >= 0 && largestIn<S, AH, AW, KH, KW, H, W>(plane, i, j) == h * W + w) sum += grad[(i * OW + j) * S];
     }
     dx[n] = sum;
 }
 
 // maxPoolGrad of windows that lie side by side: a thread reads a window and writes it. Beyond the last windows dx is 0.
-template <class I, I PLANES, int H, int W, int OH, int OW, int KH, int KW>
+template <class I, I PLANES, int S, int H, int W, int OH, int OW, int KH, int KW>
 __device__ __forceinline__ void maxPoolGradBeside(const float *x, const float *dy, float *dx) {
     const int CH = (H + KH - 1) / KH, CW = (W + KW - 1) / KW;
     const I n = (I)blockIdx.x * 256 + threadIdx.x;
     if (n >= PLANES * CH * CW) return;
-    const int i = n / CW % CH, j = n % CW;
-    const I plane = n / (CH * CW) * H * W;
+    const int i = pixel<S, CH * CW>(n) / CW, j = pixel<S, CH * CW>(n) % CW;
+    const I plane = base<S, CH * CW, H * W>(n);
     int place = -1;
     float grad = 0.f;
     if (i < OH && j < OW) {
-        place = largestIn<Axis<KH, KH, 0, 1>, Axis<KW, KW, 0, 1>, KH, KW, H, W>(x + plane, i, j);
-        grad = dy[(n / (CH * CW) * OH + i) * OW + j];
+        place = largestIn<S, Axis<KH, KH, 0, 1>, Axis<KW, KW, 0, 1>, KH, KW, H, W>(x + plane, i, j);
+        grad = dy[base<S, CH * CW, OH * OW>(n) + (i * OW + j) * S];
     }
 #pragma unroll
     for (int p = 0; p < KH; p++) {
 #pragma unroll
         for (int q = 0; q < KW; q++) {
             const int h = i * KH + p, w = j * KW + q;
-            if (h < H && w < W) dx[plane + h * W + w] = h * W + w == place ? grad : 0.f;
+            if (h < H && w < W) dx[plane + (h * W + w) * S] = h * W + w == place ? grad : 0.f;
         }
     }
 }
@@ -99,12 +105,12 @@ template <bool PAD, class AH, class AW, int KH, int KW, int H, int W> __device__
     return PAD ? (float)(KH * KW) : (float)(real<AH, KH>(i, H) * real<AW, KW>(j, W));
 }
 
-template <class I, I PLANES, int H, int W, int OH, int OW, int KH, int KW, class AH, class AW, bool PAD>
+template <class I, I PLANES, int S, int H, int W, int OH, int OW, int KH, int KW, class AH, class AW, bool PAD>
 __device__ __forceinline__ void avgPool(const float *x, float *y) {
     const I n = (I)blockIdx.x * 256 + threadIdx.x;
     if (n >= PLANES * OH * OW) return;
-    const float *plane = x + n / (OH * OW) * H * W;
-    const int i = n / OW % OH, j = n % OW;
+    const float *plane = x + base<S, OH * OW, H * W>(n);
+    const int i = pixel<S, OH * OW>(n) / OW, j = pixel<S, OH * OW>(n) % OW;
     float sum = 0.f;
 #pragma unroll
     for (int p = 0; p < KH; p++) {
@@ -112,23 +118,23 @@ __device__ __forceinline__ void avgPool(const float *x, float *y) {
 #pragma unroll
         for (int q = 0; q < KW; q++) {
             const int w = AW::at(j, q);
-            if (h >= 0 && h < H && w >= 0 && w < W) sum += plane[h * W + w];
+            if (h >= 0 && h < H && w >= 0 && w < W) sum += plane[(h * W + w) * S];
         }
     }
     y[n] = sum / divisor<PAD, AH, AW, KH, KW, H, W>(i, j);
 }
 
-template <class I, I PLANES, int H, int W, int OH, int OW, int KH, int KW, class AH, class AW, bool PAD>
+template <class I, I PLANES, int S, int H, int W, int OH, int OW, int KH, int KW, class AH, class AW, bool PAD>
 __device__ __forceinline__ void avgPoolGrad(const float *dy, float *dx) {
     const I n = (I)blockIdx.x * 256 + threadIdx.x;
     if (n >= PLANES * H * W) return;
-    const float *grad = dy + n / (H * W) * OH * OW;
-    const int h = n / W % H, w = n % W;
+    const float *grad = dy + base<S, H * W, OH * OW>(n);
+    const int h = pixel<S, H * W>(n) / W, w = pixel<S, H * W>(n) % W;
     float sum = 0.f;
     for (int i = AH::first(h); i <= AH::last(h, OH); i++) {
         if (AH::tap(i, h) < 0) continue;
         for (int j = AW::first(w); j <= AW::last(w, OW); j++)
-            if (AW::tap(j, w) >= 0) sum += grad[i * OW + j] / divisor<PAD, AH, AW, KH, KW, H, W>(i, j);
+            if (AW::tap(j, w) >= 0) sum += grad[(i * OW + j) * S] / divisor<PAD, AH, AW, KH, KW, H, W>(i, j);
     }
     dx[n] = sum;
 }
@@ -138,34 +144,34 @@ __device__ __forceinline__ int from(int i, int in, int out) { return (int)((long
 __device__ __forceinline__ int upTo(int i, int in, int out) { return (int)(((long long)(i + 1) * in + out - 1) / out); }
 
 // adaptivePool: G threads of a warp make an output.
-template <class I, I PLANES, int H, int W, int OH, int OW, int G> __device__ __forceinline__ void adaptivePool(const float *x, float *y) {
+template <class I, I PLANES, int S, int H, int W, int OH, int OW, int G> __device__ __forceinline__ void adaptivePool(const float *x, float *y) {
     const I n = (I)blockIdx.x * (256 / G) + threadIdx.x / G;
     float sum = 0.f;
     int count = 1;
     if (n < PLANES * OH * OW) {
-        const float *plane = x + n / (OH * OW) * H * W;
-        const int i = n / OW % OH, j = n % OW;
+        const float *plane = x + base<S, OH * OW, H * W>(n);
+        const int i = pixel<S, OH * OW>(n) / OW, j = pixel<S, OH * OW>(n) % OW;
         const int h = from(i, H, OH), w = from(j, W, OW), wide = upTo(j, W, OW) - w;
         count = (upTo(i, H, OH) - h) * wide;
-        for (int e = threadIdx.x % G; e < count; e += G) sum += plane[(h + e / wide) * W + w + e % wide];
+        for (int e = threadIdx.x % G; e < count; e += G) sum += plane[((h + e / wide) * W + w + e % wide) * S];
     }
 #pragma unroll
     for (int d = G / 2; d > 0; d /= 2) sum += __shfl_xor_sync(warp, sum, d);
     if (n < PLANES * OH * OW && threadIdx.x % G == 0) y[n] = sum / (float)count;
 }
 
-template <class I, I PLANES, int H, int W, int OH, int OW> __device__ __forceinline__ void adaptivePoolGrad(const float *dy, float *dx) {
+template <class I, I PLANES, int S, int H, int W, int OH, int OW> __device__ __forceinline__ void adaptivePoolGrad(const float *dy, float *dx) {
     const I n = (I)blockIdx.x * 256 + threadIdx.x;
     if (n >= PLANES * H * W) return;
-    const float *grad = dy + n / (H * W) * OH * OW;
-    const int h = n / W % H, w = n % W;
+    const float *grad = dy + base<S, H * W, OH * OW>(n);
+    const int h = pixel<S, H * W>(n) / W, w = pixel<S, H * W>(n) % W;
     float sum = 0.f;
     for (int i = from(h, OH, H); i < upTo(h, OH, H); i++) {
         const int h0 = from(i, H, OH), h1 = upTo(i, H, OH);
         if (h < h0 || h >= h1) continue;
         for (int j = from(w, OW, W); j < upTo(w, OW, W); j++) {
             const int w0 = from(j, W, OW), w1 = upTo(j, W, OW);
-            if (w >= w0 && w < w1) sum += grad[i * OW + j] / (float)((h1 - h0) * (w1 - w0));
+            if (w >= w0 && w < w1) sum += grad[(i * OW + j) * S] / (float)((h1 - h0) * (w1 - w0));
         }
     }
     dx[n] = sum;

@@ -75,14 +75,24 @@ struct MatMul {
     }
 };
 
-// Geometry of a convolution: images, channels and extents of input and output, groups, kernel, stride, padding, dilation.
-template <int N_, int C_, int H_, int W_, int O_, int OH_, int OW_, int G_, int KH_, int KW_, int SH_, int SW_, int PH_, int PW_, int DH_, int DW_>
+// Geometry of a convolution: images, channels and extents of input and output, groups, kernel, stride, padding, dilation; LAST: the channels
+// lie last.
+template <int N_, int C_, int H_, int W_, int O_, int OH_, int OW_, int G_, int KH_, int KW_, int SH_, int SW_, int PH_, int PW_, int DH_, int DW_, bool LAST_>
 struct Geometry {
     static const int N = N_, C = C_, H = H_, W = W_, O = O_, OH = OH_, OW = OW_, G = G_, KH = KH_, KW = KW_;
     static const int CG = C / G, OG = O / G;
-    static __device__ __forceinline__ u64 x(int n, int g, int c, int h, int w) { return (((u64)n * C + g * CG + c) * H + h) * W + w; }
-    static __device__ __forceinline__ u64 y(int n, int g, int o, int i, int j) { return (((u64)n * O + g * OG + o) * OH + i) * OW + j; }
-    static __device__ __forceinline__ u64 k(int g, int o, int c, int p, int q) { return ((((u64)g * OG + o) * CG + c) * KH + p) * KW + q; }
+    static const bool LAST = LAST_;
+    static __device__ __forceinline__ u64 x(int n, int g, int c, int h, int w) {
+        return LAST ? (((u64)n * H + h) * W + w) * C + g * CG + c : (((u64)n * C + g * CG + c) * H + h) * W + w;
+    }
+    static __device__ __forceinline__ u64 y(int n, int g, int o, int i, int j) {
+        return LAST ? (((u64)n * OH + i) * OW + j) * O + g * OG + o : (((u64)n * O + g * OG + o) * OH + i) * OW + j;
+    }
+    static __device__ __forceinline__ u64 k(int g, int o, int c, int p, int q) {
+        return LAST ? ((((u64)g * OG + o) * KH + p) * KW + q) * CG + c : ((((u64)g * OG + o) * CG + c) * KH + p) * KW + q;
+    }
+    // tap is where the r-th of a filter's numbers lies that is of channel r / (KH*KW), and so on.
+    static __device__ __forceinline__ u64 tap(int g, int o, int r) { return k(g, o, r / (KH * KW), r / KW % KH, r % KW); }
     static __device__ __forceinline__ int h(int i, int p) { return i * SH_ + p * DH_ - PH_; }
     static __device__ __forceinline__ int w(int j, int q) { return j * SW_ + q * DW_ - PW_; }
     // in reads the input under tap (p, q) of output (i, j), 0 from the padding.
@@ -104,7 +114,7 @@ template <class T, bool BIAS, bool RELU> struct Conv {
     static const bool alongK = true, alongN = true;
     const float *x, *w, *bias;
     float *y;
-    __device__ __forceinline__ float a(int g, int m, int k) const { return w[((u64)g * M + m) * K + k]; }
+    __device__ __forceinline__ float a(int g, int m, int k) const { return w[T::tap(g, m, k)]; }
     __device__ __forceinline__ float b(int g, int k, int n) const {
         return T::in(x, n / (T::OH * T::OW), g, k / (T::KH * T::KW), n / T::OW % T::OH, n % T::OW, k / T::KW % T::KH, k % T::KW);
     }
@@ -141,6 +151,6 @@ template <class T> struct ConvGradW {
     __device__ __forceinline__ float b(int g, int k, int n) const {
         return T::in(x, k / (T::OH * T::OW), g, n / (T::KH * T::KW), k / T::OW % T::OH, k % T::OW, n / T::KW % T::KH, n % T::KW);
     }
-    __device__ __forceinline__ float *c(int g, int m, int n) const { return dw + ((u64)g * M + m) * N + n; }
+    __device__ __forceinline__ float *c(int g, int m, int n) const { return dw + T::tap(g, m, n); }
     __device__ __forceinline__ float epilogue(float v, int, int, int) const { return v; }
 };
