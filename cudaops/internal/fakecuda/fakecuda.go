@@ -1,7 +1,7 @@
-// Package fakecuda gives tests a CUDA driver and an NVML without a card, so that all of the code that talks to them runs: what loads
+// Package fakecuda gives tests a CUDA driver, an NVML and an NCCL without a card, so that all of the code that talks to them runs: what loads
 // them, allocates, copies, and makes errors of codes.
 //
-// The fake is C (src/fake.c), compiled with gcc when the tests start. A test that wants it begins with
+// The fakes are C (src/fake.c, src/nccl.c), compiled with gcc when the tests start. A test that wants it begins with
 //
 //	if !fakecuda.In(t, fakecuda.Config{...}) {
 //		return
@@ -43,6 +43,8 @@ type Config struct {
 	Context, Other int64
 	// PIDShift is what NVML adds to this process's number.
 	PIDShift int
+	// NCCL is whether there is an NCCL, for ranks that are threads of this process.
+	NCCL bool
 	// Fail are calls that fail.
 	Fail []Failure
 }
@@ -87,6 +89,9 @@ func In(t *testing.T, c Config) bool {
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "CUDA_") || strings.HasPrefix(v, "TANDEM_")
 	})
+	if c.NCCL {
+		dir += string(os.PathListSeparator) + filepath.Join(dir, ncclFolder)
+	}
 	cmd.Env = append(cmd.Env, childVariable+"="+t.Name(), "TANDEM_CUDA_PATH="+dir, "GORACE=atexit_sleep_ms=0", logVariable+"="+filepath.Join(t.TempDir(), "calls"))
 	cmd.Env = append(cmd.Env, c.variables()...)
 	for name, value := range c.Env {
@@ -158,6 +163,12 @@ func Count(calls []string, function string) int {
 //go:embed src/fake.c
 var source string
 
+//go:embed src/nccl.c
+var ncclSource string
+
+// ncclFolder is where NCCL is, in the fake's folder, so that only those find it who are to.
+const ncclFolder = "nccl"
+
 var folder string // of the fake, removed by Main
 
 // build compiles the fake, once a process. Functions that the driver has and the fake does not fail as not supported.
@@ -176,16 +187,32 @@ var build = sync.OnceValues(func() (dir string, err error) {
 			code += fmt.Sprintf("int %s(void) { CALL(\"\"); return 801; }\n", name)
 		}
 	}
-	file, lib := filepath.Join(dir, "fake.c"), filepath.Join(dir, "libcuda.so.1")
-	if err := os.WriteFile(file, []byte(code), 0o600); err != nil {
+	lib := filepath.Join(dir, "libcuda.so.1")
+	if err := compile(gcc, code, lib); err != nil {
 		return "", err
 	}
-	if out, err := exec.Command(gcc, "-shared", "-fPIC", "-O1", "-o", lib, file).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("fakecuda: gcc: %w:\n%s", err, out)
+	nccl := filepath.Join(dir, ncclFolder)
+	if err := os.Mkdir(nccl, 0o700); err != nil {
+		return "", err
+	}
+	if err := compile(gcc, ncclSource, filepath.Join(nccl, "libnccl.so.2")); err != nil {
+		return "", err
 	}
 	// The same file under both names is one library in memory.
 	return dir, os.Symlink(lib, filepath.Join(dir, "libnvidia-ml.so.1"))
 })
+
+// compile makes a library of C.
+func compile(gcc, code, lib string) error {
+	file := lib + ".c"
+	if err := os.WriteFile(file, []byte(code), 0o600); err != nil {
+		return err
+	}
+	if out, err := exec.Command(gcc, "-shared", "-fPIC", "-O1", "-o", lib, file).CombinedOutput(); err != nil {
+		return fmt.Errorf("fakecuda: gcc: %w:\n%s", err, out)
+	}
+	return nil
+}
 
 // Main is a TestMain that removes what the tests compiled.
 func Main(m *testing.M) {
