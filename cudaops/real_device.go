@@ -15,6 +15,7 @@ type realDevice struct {
 	card *card
 	cuda *cuda.Card
 	work *workMemory
+	link *link // to the other ranks' cards, or nil
 }
 
 func openReal(c *card, r *realCard) (ir.Device, error) {
@@ -60,7 +61,11 @@ func (d *realDevice) Load(p *ir.Program, mem [ir.NumRegions]ir.DeviceMemory) (ir
 			return fail(fmt.Errorf("region %s: %w", ir.Region(r), err))
 		}
 	}
-	e, err := exec.Load(d.cuda, p, at)
+	var l exec.Link
+	if d.link != nil {
+		l = d.link
+	}
+	e, err := exec.Load(d.cuda, p, at, l)
 	if err != nil {
 		return fail(err)
 	}

@@ -23,8 +23,8 @@ func (t *DataParallel) Upload(x, y tensor.Tensor) (*Batch, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
-	case t.closed:
-		return nil, ErrClosed
+	case t.usable() != nil:
+		return nil, t.usable()
 	case t.procs != nil:
 		return nil, errors.New("dp: Upload: this is one of several processes: each step's batch must be sent, by Step or StepShard")
 	}
@@ -35,7 +35,7 @@ func (t *DataParallel) Upload(x, y tensor.Tensor) (*Batch, error) {
 	b := &Batch{t: t, plan: plan, mem: make([][]ir.DeviceMemory, len(t.team.ranks))}
 	err = t.team.do(context.Background(), rankFunc(func(r *rank) error { return b.place(r, bx, by) }))
 	if err != nil {
-		return nil, errors.Join(err, b.free(), t.regroup(context.Background()))
+		return nil, errors.Join(err, b.free(), t.reconnect(context.Background()))
 	}
 	return b, nil
 }
@@ -94,8 +94,8 @@ func (t *DataParallel) StepBatch(ctx context.Context, b *Batch) (*Loss, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
-	case t.closed:
-		return nil, ErrClosed
+	case t.usable() != nil:
+		return nil, t.usable()
 	case b.t != t:
 		return nil, errors.New("dp: StepBatch: the batch was uploaded by another trainer")
 	case b.mem == nil:

@@ -36,6 +36,8 @@ type DataParallel struct {
 	hyper    []float32
 	job      stepJob
 	warned   bool
+	unlinked sync.Once // told why cards are not linked
+	torn     error     // a *TornError, or nil
 	closed   bool
 }
 
@@ -176,7 +178,10 @@ func (t *DataParallel) open() error {
 		return errors.Join(err, t.free())
 	}
 	t.team.start()
-	err := t.team.do(ctx, placeJob{t})
+	err := t.linkCards(ctx)
+	if err == nil {
+		err = t.team.do(ctx, placeJob{t})
+	}
 	if err == nil {
 		err = t.push()
 	}
@@ -193,7 +198,22 @@ func (t *DataParallel) open() error {
 	return nil
 }
 
-// regroup connects the ranks, anew after a failure has broken their group.
+// reconnect connects the ranks anew, and their cards, after a failure has broken their group.
+func (t *DataParallel) reconnect(ctx context.Context) error {
+	if err := t.unlink(); err != nil {
+		var torn *TornError
+		if errors.As(err, &torn) {
+			t.torn = torn
+		}
+		return err
+	}
+	if err := t.regroup(ctx); err != nil {
+		return err
+	}
+	return t.linkCards(ctx)
+}
+
+// regroup connects the ranks.
 func (t *DataParallel) regroup(ctx context.Context) error {
 	var group []comm.Comm
 	var err error

@@ -39,8 +39,8 @@ func (p *forwardPlan) free() error {
 func (t *DataParallel) Forward(ctx context.Context, x tensor.Tensor) (*tensor.Dense, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed {
-		return nil, ErrClosed
+	if err := t.usable(); err != nil {
+		return nil, err
 	}
 	if t.procs != nil {
 		return t.forwardTogether(ctx, x)
@@ -60,7 +60,7 @@ func (t *DataParallel) Forward(ctx context.Context, x tensor.Tensor) (*tensor.De
 		return nil, err
 	}
 	if err := t.team.do(ctx, &forwardJob{t, plan, bx, 0}); err != nil {
-		if e := t.regroup(ctx); e != nil {
+		if e := t.reconnect(ctx); e != nil {
 			return nil, e
 		}
 		if ctx.Err() != nil {

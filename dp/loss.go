@@ -45,8 +45,8 @@ func (t *DataParallel) StepAsync(ctx context.Context, x, y tensor.Tensor) (*Loss
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
-	case t.closed:
-		return nil, ErrClosed
+	case t.usable() != nil:
+		return nil, t.usable()
 	case t.procs != nil || len(t.team.ranks) > 1:
 		loss, err := t.step(ctx, x, y)
 		if err != nil {

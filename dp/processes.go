@@ -156,7 +156,7 @@ func (t *DataParallel) ready(ctx context.Context) error {
 	if t.procs == nil || !t.procs.broken {
 		return nil
 	}
-	if err := t.regroup(ctx); err != nil {
+	if err := t.reconnect(ctx); err != nil {
 		return t.failed(err)
 	}
 	return nil

@@ -17,6 +17,7 @@ type rank struct {
 	index int // among the ranks of all processes
 	dev   ir.Device
 	group comm.Comm // all ranks
+	link  ir.Link   // of the device to theirs, or nil
 	mem   [ir.NumRegions]ir.DeviceMemory
 	comms map[int]ir.Comm // what programs reach the group by, by the number of ranks that have samples
 	execs map[*ir.Program]*loaded
@@ -184,6 +185,9 @@ func (r *rank) free() error {
 	var errs []error
 	for _, l := range r.execs {
 		errs = append(errs, l.free())
+	}
+	if r.link != nil {
+		errs = append(errs, r.link.Close())
 	}
 	for _, m := range r.mem {
 		if m != nil {

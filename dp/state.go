@@ -11,8 +11,8 @@ import (
 func (t *DataParallel) StateDict() (*nn.State, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed {
-		return nil, ErrClosed
+	if err := t.usable(); err != nil {
+		return nil, err
 	}
 	if err := t.pull(); err != nil {
 		return nil, err
@@ -27,8 +27,8 @@ func (t *DataParallel) StateDict() (*nn.State, error) {
 func (t *DataParallel) LoadStateDict(s *nn.State, strict bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed {
-		return ErrClosed
+	if err := t.usable(); err != nil {
+		return err
 	}
 	if t.procs == nil {
 		return t.load(s, strict)

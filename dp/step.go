@@ -25,8 +25,8 @@ import (
 func (t *DataParallel) Step(ctx context.Context, x, y tensor.Tensor) (float64, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed {
-		return 0, ErrClosed
+	if err := t.usable(); err != nil {
+		return 0, err
 	}
 	return t.step(ctx, x, y)
 }
@@ -81,7 +81,7 @@ func (t *DataParallel) recovered(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
-	if e := t.regroup(ctx); e != nil {
+	if e := t.reconnect(ctx); e != nil {
 		return e
 	}
 	if ctx.Err() != nil {

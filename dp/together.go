@@ -140,8 +140,8 @@ func (d *door) pack(src []float32, outer, n, inner int, shares []data.Range) []f
 func (t *DataParallel) StepShard(ctx context.Context, x, y tensor.Tensor) (float64, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed {
-		return 0, ErrClosed
+	if err := t.usable(); err != nil {
+		return 0, err
 	}
 	if t.procs == nil {
 		return t.stepAlone(ctx, x, y, nil)
@@ -167,8 +167,8 @@ func (t *DataParallel) StepShard(ctx context.Context, x, y tensor.Tensor) (float
 func (t *DataParallel) Join(ctx context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed {
-		return ErrClosed
+	if err := t.usable(); err != nil {
+		return err
 	}
 	if t.procs == nil {
 		return ctx.Err()

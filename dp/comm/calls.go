@@ -3,17 +3,20 @@ package comm
 import (
 	"context"
 	"fmt"
+	"time"
 )
 
 // member is one rank's place in a group, and the collectives of Comm: each says what it is, and leaves the rest to exchange. The
 // implementations embed it.
 type member struct {
 	rank, size int
+	limit      time.Duration
 	exchange   func(ctx context.Context, c Call, buf, src []float32) error
 }
 
-func (m *member) Rank() int { return m.rank }
-func (m *member) Size() int { return m.size }
+func (m *member) Rank() int            { return m.rank }
+func (m *member) Size() int            { return m.size }
+func (m *member) Limit() time.Duration { return m.limit }
 
 func (m *member) Broadcast(ctx context.Context, buf []float32, root int) error {
 	return m.exchange(ctx, Call{Op: OpBroadcast, Len: len(buf), Root: root}, buf, nil)

@@ -1,6 +1,9 @@
 package comm
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Comm is one rank's end of a group of Size ranks. The buffers of two ranks must not overlap.
 type Comm interface {
@@ -35,6 +38,11 @@ type Comm interface {
 	// It is part of this group: what breaks one breaks both, and it ends with this one.
 	Sub(k int) (Comm, error)
 
+	// Err is the [BrokenError] that later calls return, or nil as long as the group works. It waits for nobody; like Abort and Close it
+	// may be called from anywhere at any time.
+	Err() error
+	// Limit is how long this rank waits for others at most.
+	Limit() time.Duration
 	// Abort breaks the group: ranks that wait return a [BrokenError] that wraps cause, and so does every later call. Only the
 	// first cause counts.
 	Abort(cause error)

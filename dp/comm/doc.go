@@ -32,7 +32,7 @@
 //
 // # Concurrency
 //
-// One goroutine at a time uses a Comm and the Comms that its Sub returns; only Abort and Close may be called at any time
+// One goroutine at a time uses a Comm and the Comms that its Sub returns; only Err, Abort and Close may be called at any time
 // from anywhere. The methods of a Session may be called from anywhere; it has a goroutine for each connection, until Close.
 //
 // # Errors

@@ -77,7 +77,7 @@ func (g *group) team(k int) *team {
 	}
 	for r := range t.ends {
 		e := &local{team: t, wake: make(chan struct{}, 1), timer: time.NewTimer(g.limit)}
-		e.member = member{rank: r, size: k, exchange: e.exchange}
+		e.member = member{rank: r, size: k, limit: g.limit, exchange: e.exchange}
 		e.timer.Stop()
 		if k > 2 {
 			e.scratch = make([]float32, block)
@@ -96,6 +96,16 @@ func (l *local) Sub(k int) (Comm, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.team(k).ends[l.rank], nil
+}
+
+func (l *local) Err() error {
+	g := l.team.group
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.cause == nil {
+		return nil // not a nil *BrokenError in the interface
+	}
+	return g.cause
 }
 
 func (l *local) Abort(cause error) {

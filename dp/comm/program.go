@@ -3,6 +3,7 @@ package comm
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/tandem-train/tandem/internal/ir"
 )
@@ -13,10 +14,19 @@ type program struct {
 	active Comm // nil: this rank has no samples
 }
 
+var _ ir.Peers = (*program)(nil)
+
+// What follows is of the group of all ranks.
+
+func (p *program) Rank() int            { return p.all.Rank() }
+func (p *program) Size() int            { return p.all.Size() }
+func (p *program) Limit() time.Duration { return p.all.Limit() }
+func (p *program) Err() error           { return p.all.Err() }
+
 // ForProgram returns what a program of rank all.Rank() runs its collectives with, in a step in which the first active ranks
 // have samples, 0 <= active <= all.Size(). Calls among the active ranks only do nothing on the others. Make it once for
 // each number of active ranks and keep it.
-func ForProgram(all Comm, active int) (ir.Comm, error) {
+func ForProgram(all Comm, active int) (ir.Peers, error) {
 	if active < 0 || active > all.Size() {
 		return nil, fmt.Errorf("comm: %d active ranks in a group of %d", active, all.Size())
 	}

@@ -61,7 +61,7 @@ func (g *sharedGroup) team(k int) *shared {
 		return g.teams[k]
 	}
 	t := &shared{group: g, next: 1}
-	t.member = member{rank: g.rank, size: k, exchange: t.exchange}
+	t.member = member{rank: g.rank, size: k, limit: g.limit, exchange: t.exchange}
 	if k > 1 {
 		t.fate, t.waiting = g.seg.fate(k), g.seg.waiting(k)
 		for r := range k {
@@ -92,6 +92,16 @@ func (t *shared) Sub(k int) (Comm, error) {
 		}
 	}
 	return t.group.team(k), nil
+}
+
+func (t *shared) Err() error {
+	g := t.group
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.look(); g.cause == nil {
+		return nil // not a nil *BrokenError in the interface
+	}
+	return g.cause
 }
 
 func (t *shared) Abort(cause error) {

@@ -3,6 +3,7 @@ package ir
 import (
 	"context"
 	"fmt"
+	"time"
 	"unsafe"
 )
 
@@ -102,6 +103,8 @@ type (
 		Root int // Reduce, Broadcast
 		// ActiveOnly: among the ranks that have samples in this step; otherwise among all.
 		ActiveOnly bool
+		// Joined: a device that carries out collectives itself may do this one at once with the collective before it, on all ranks.
+		Joined bool
 	}
 )
 
@@ -239,6 +242,44 @@ func (rt *Runtime) Key() uint64 {
 // in the same order by every rank of the group. buf is the rank's memory.
 type Comm interface {
 	Collective(ctx context.Context, op Collective, buf []float32) error
+}
+
+// Peers is a Comm that knows its group.
+type Peers interface {
+	Comm
+	Rank() int
+	Size() int
+	// Err is why the group is broken, or nil. It waits for nobody and may be called from anywhere at any time.
+	Err() error
+	// Limit is how long a rank waits for others at most.
+	Limit() time.Duration
+}
+
+// Joiner is a Device that can carry out collectives by itself, together with those of other ranks.
+type Joiner interface {
+	Device
+	// Join links the device with those of all other ranks of a group, each of which calls it. Programs that are loaded from then on, as
+	// long as the link lasts, do their collectives among all ranks by it; their runs still need a Comm, to meet before that and for the
+	// rest. Where devices can't be linked the error is a [*UnlinkedError], on all ranks.
+	Join(ctx context.Context, peers Peers) (Link, error)
+}
+
+// Link is what Join gives.
+type Link interface {
+	// Err is why work of programs was cut off in the middle of a collective, or nil. Then what they have written has no meaning.
+	Err() error
+	// Close ends the link, after the executables that use it. It is called on every rank at about the same time.
+	Close() error
+}
+
+// UnlinkedError says why devices can't be linked, so that collectives go by way of the host.
+type UnlinkedError struct {
+	Rank int // the first for which that is so
+	Why  string
+}
+
+func (e *UnlinkedError) Error() string {
+	return fmt.Sprintf("gradients go by way of the host's memory, which is slow: rank %d: %s", e.Rank, e.Why)
 }
 
 // Device is an open card, or the host: memory, and programs that run on it.

@@ -72,7 +72,7 @@ func (d *device) Load(p *ir.Program, mem [ir.NumRegions]ir.DeviceMemory) (ir.Exe
 		}
 		at[r] = m.(*memory).at
 	}
-	e, err := load(d.Card, p, at, d.libs)
+	e, err := load(d.Card, p, at, nil, d.libs)
 	if err != nil {
 		return nil, err
 	}
@@ -304,11 +304,11 @@ func TestLifeOfAnExec(t *testing.T) {
 		}
 	}
 	at[ir.Input] += 4
-	if _, err := Load(l.dev.Card, p, at); err == nil {
+	if _, err := Load(l.dev.Card, p, at, nil); err == nil {
 		t.Error("loaded on memory that is not on a boundary")
 	}
 	at[ir.Input] = 0
-	if _, err := Load(l.dev.Card, p, at); err == nil {
+	if _, err := Load(l.dev.Card, p, at, nil); err == nil {
 		t.Error("loaded without a region")
 	}
 	if len(toolboxes.of) != 0 {

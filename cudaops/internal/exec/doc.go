@@ -13,6 +13,7 @@
 //	exec.go     takes the executable's own memory and binds the plan to addresses
 //	run.go      runs it: the first time task by task, then as graphs captured once
 //	branches.go finds which tasks of a graph may run at the same time
+//	link.go     says how cards meet those of other ranks within a run
 //
 // Kernels take addresses as parameters and have everything else built in. Equal programs give equal sources, whatever their memory.
 //
@@ -24,8 +25,11 @@
 //
 // # Segments
 //
-// The stream carries out everything between two collectives without the host. The host takes over for a collective, which the run's
-// [ir.Comm] does in pinned memory, and before what must not happen where an index is out of range: there it waits and looks at the words in which
+// Collectives among all ranks are tasks like any other where the card has a [Link] to theirs. Before the first of a run, the ranks meet on the
+// host: from there on cards wait for each other, so that whatever a rank may fail for comes before. Without a link, and for collectives
+// among the ranks that have samples, the host takes over: the run's [ir.Comm] does them in pinned memory.
+//
+// Between those the stream carries out everything without the host. The host also takes over before what must not happen where an index is out of range: there it waits and looks at the words in which
 // kernels note such indices. Indices that the program's caller has verified cost no wait.
 //
 // Within a segment a task waits for those that its own memory concerns and for no others: graphs have branches. That changes no result.

@@ -21,6 +21,7 @@ const GraphVariable = "TANDEM_CUDA_GRAPH"
 type Exec struct {
 	card    *cuda.Card  // with a stream of its own, in which graphs are captured
 	shared  cuda.Stream // the card's, into which they are launched
+	link    Link        // to the other ranks' cards, or nil
 	plan    *plan
 	careful bool // no graphs
 	closed  bool
@@ -62,14 +63,14 @@ type work struct {
 }
 
 // Load makes p ready to run on a card, on memory of at least the program's size a region, each on a 256-byte boundary. The memory must
-// outlive the Exec. Constants are written into their region.
-func Load(card *cuda.Card, p *ir.Program, mem [ir.NumRegions]cuda.Ptr) (*Exec, error) {
-	return load(card, p, mem, func(e *Exec) libraries { return vendor{e, e.tools} })
+// outlive the Exec. Constants are written into their region. Collectives among all ranks go by the link, if there is one.
+func Load(card *cuda.Card, p *ir.Program, mem [ir.NumRegions]cuda.Ptr, link Link) (*Exec, error) {
+	return load(card, p, mem, link, func(e *Exec) libraries { return vendor{e, e.tools} })
 }
 
 // load is Load with the libraries that libs gives.
-func load(card *cuda.Card, p *ir.Program, mem [ir.NumRegions]cuda.Ptr, libs func(*Exec) libraries) (*Exec, error) {
-	e := &Exec{card: new(*card), shared: card.Stream, tools: borrow(card), careful: os.Getenv(GraphVariable) == "off"}
+func load(card *cuda.Card, p *ir.Program, mem [ir.NumRegions]cuda.Ptr, link Link, libs func(*Exec) libraries) (*Exec, error) {
+	e := &Exec{card: new(*card), shared: card.Stream, link: link, tools: borrow(card), careful: os.Getenv(GraphVariable) == "off"}
 	e.later(e.tools.giveBack)
 	err := e.card.Do(func() error { return e.load(p, mem, libs) })
 	if err != nil {
@@ -109,7 +110,7 @@ func (e *Exec) load(p *ir.Program, mem [ir.NumRegions]cuda.Ptr, libs func(*Exec)
 		e.later(func() error { return e.card.EventDestroy(*event) })
 	}
 	copy(e.base[:], mem[:])
-	if e.plan, err = newPlan(p, libs(e)); err != nil {
+	if e.plan, err = newPlan(p, libs(e), e.link != nil); err != nil {
 		return err
 	}
 	if err := e.memory(); err != nil {
@@ -236,6 +237,12 @@ func (b *binder) bind(do any) func() error {
 	case transfer:
 		to, from := b.address(t.to), b.address(t.from)
 		return func() error { return c.MemcpyDtoD(to, from, t.bytes, b.stream) }
+	case joint:
+		list := make([]Collective, len(t))
+		for i, c := range t {
+			list[i] = Collective{c.op, b.address(c.on), c.n}
+		}
+		return func() error { return b.link.Put(b.stream, list) }
 	case libraryCall:
 		call := t.bind(b.address)
 		return func() error {

@@ -54,10 +54,19 @@ type (
 		to, from place
 		bytes    int
 	}
+	// joint is collectives that the cards carry out by themselves, as one launch; see [Link].
+	joint []collective
 	// upload writes the control block, download reads it.
 	upload   struct{}
 	download struct{}
 )
+
+// collective is a collective on n elements.
+type collective struct {
+	op ir.Collective
+	on place
+	n  int
+}
 
 // task is one of the above, or a library's call; step is the program's step that it belongs to.
 type task struct {
@@ -75,14 +84,15 @@ type end uint8
 const (
 	goOn     end = iota
 	verify       // indices found out of range end the run
-	exchange     // the step is a collective
+	exchange     // the step is a collective that the host carries out
 )
 
 // segment is tasks that the stream carries out without the host.
 type segment struct {
-	tasks []task
-	end   end
-	step  int // where it ends: of the collective, or the step that must not run if an index is out of range
+	tasks  []task
+	end    end
+	step   int  // where it ends: of the collective, or the step that must not run if an index is out of range
+	linked bool // it has collectives that the cards carry out
 }
 
 // guard is a word of the control block for a step that looks at indices.
@@ -102,6 +112,7 @@ type plan struct {
 	own      []span // of the scratch, by step
 	staging  int    // elements of the largest collective
 	commit   int    // the step after which the context no longer stops a run
+	linked   bool   // collectives among all ranks are the cards' own
 }
 
 // planner makes a plan, step by step.
@@ -118,9 +129,10 @@ type planner struct {
 
 var errOp = errors.New("no such step on a card")
 
-// newPlan plans p. Products and convolutions go to the libraries, as far as those take them.
-func newPlan(p *ir.Program, libs libraries) (*plan, error) {
-	b := &planner{plan: &plan{program: p, commit: len(p.Steps), own: make([]span, len(p.Steps))}, libraries: libs}
+// newPlan plans p. Products and convolutions go to the libraries, as far as those take them; where the card is linked to those of all
+// other ranks, collectives go there.
+func newPlan(p *ir.Program, libs libraries, linked bool) (*plan, error) {
+	b := &planner{plan: &plan{program: p, commit: len(p.Steps), own: make([]span, len(p.Steps)), linked: linked}, libraries: libs}
 	for i := range p.Steps {
 		b.step, b.s, b.fresh = i, &p.Steps[i], true
 		if writes(b.s) {
@@ -159,7 +171,8 @@ func keeps(s *ir.Step) bool {
 
 // cut ends a segment before the current step.
 func (b *planner) cut(e end) {
-	b.segments = append(b.segments, segment{b.tasks, e, b.step})
+	linked := slices.ContainsFunc(b.tasks, func(t task) bool { _, ok := t.do.(joint); return ok })
+	b.segments = append(b.segments, segment{b.tasks, e, b.step, linked})
 	b.tasks, b.used = nil, 0
 	if e == verify {
 		b.unproven = false
@@ -283,13 +296,13 @@ func (b *planner) build(s *ir.Step) error {
 	case ir.CheckIndex:
 		return b.checkIndex(s, op)
 	case ir.Collective:
-		return b.collective(s)
+		return b.collective(s, op)
 	}
 	return errOp
 }
 
-// collective ends a segment: the host carries it out.
-func (b *planner) collective(s *ir.Step) error {
+// collective is a task where the cards carry it out. Otherwise it ends a segment: the host does.
+func (b *planner) collective(s *ir.Step, op ir.Collective) error {
 	in, out := s.In[0], s.Out[0]
 	if err := contiguous(in, out); err != nil {
 		return err
@@ -298,9 +311,27 @@ func (b *planner) collective(s *ir.Step) error {
 	if at(in) != at(out) && n > 0 {
 		b.add(transfer{at(out), at(in), n * out.DType.Size()})
 	}
+	if b.linked && !op.ActiveOnly {
+		if n > 0 {
+			b.joined(collective{op, at(out), n})
+		}
+		return nil
+	}
 	b.staging = max(b.staging, n)
 	b.cut(exchange)
 	return nil
+}
+
+// joined adds a collective, to the task before it if that is what it goes with.
+func (b *planner) joined(c collective) {
+	if last := len(b.tasks) - 1; c.op.Joined && last >= 0 {
+		if list, ok := b.tasks[last].do.(joint); ok {
+			b.tasks[last].do = append(list, c)
+			b.tasks[last].more = append(b.tasks[last].more, b.step)
+			return
+		}
+	}
+	b.add(joint{c})
 }
 
 // contiguous says which of the operands is not.

@@ -96,7 +96,7 @@ func (s *sketch) compile() *ir.Program {
 
 func (s *sketch) plan() *plan {
 	s.t.Helper()
-	p, err := newPlan(s.compile(), none{})
+	p, err := newPlan(s.compile(), none{}, false)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -314,7 +314,7 @@ func TestControl(t *testing.T) {
 
 func TestUnknownStep(t *testing.T) {
 	p := &ir.Program{Name: "odd", Steps: []ir.Step{{Op: ir.Reshape{}, Name: "flat"}}}
-	if _, err := newPlan(p, none{}); !errors.Is(err, errOp) || err.Error() != "step 0 flat (Reshape): no such step on a card" {
+	if _, err := newPlan(p, none{}, false); !errors.Is(err, errOp) || err.Error() != "step 0 flat (Reshape): no such step on a card" {
 		t.Errorf("got %v", err)
 	}
 }

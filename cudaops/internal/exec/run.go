@@ -33,16 +33,22 @@ func (e *Exec) run(ctx context.Context, rt *ir.Runtime) (s *slot, err error) {
 	if err != nil {
 		return nil, err
 	}
+	linked := false
 	defer func() {
 		if err != nil { // nothing of the run is left in the stream
 			err = errors.Join(err, e.card.StreamSynchronize(stream))
+		}
+		if linked {
+			err = errors.Join(err, e.link.End(stream))
+		}
+		if err != nil {
 			return
 		}
 		if err = e.card.EventRecord(s.done, stream); err != nil {
 			return
 		}
 		e.runs++
-		*s = slot{done: s.done, run: e.runs, image: e.image, busy: true}
+		*s = slot{done: s.done, run: e.runs, image: e.image, busy: true, linked: linked}
 		if stream != e.shared {
 			// What comes next goes into the shared stream.
 			err = e.card.StreamWaitEvent(e.shared, s.done)
@@ -54,6 +60,13 @@ func (e *Exec) run(ctx context.Context, rt *ir.Runtime) (s *slot, err error) {
 			ctx = context.Background()
 		} else if err := ctx.Err(); err != nil {
 			return nil, stepError(e.plan.program, first, err)
+		}
+		if p.linked && !linked {
+			if err := e.agree(ctx, rt.Comm); err != nil {
+				return nil, err
+			}
+			linked = true
+			e.link.Begin()
 		}
 		if err := e.put(p, stream); err != nil {
 			return nil, err
@@ -90,6 +103,8 @@ type slot struct {
 	run   uint64
 	image int  // of the control block
 	busy  bool // nobody has waited for it
+	// linked runs met other ranks' cards.
+	linked bool
 }
 
 // finish waits for a slot's run and gives its error.
@@ -100,6 +115,11 @@ func (e *Exec) finish(s *slot) error {
 	s.busy = false
 	if err := e.card.EventSynchronize(s.done); err != nil {
 		return inStream(err)
+	}
+	if s.linked {
+		if err := e.link.Err(); err != nil {
+			return err
+		}
 	}
 	return e.plan.verify(e.control(s.image))
 }

@@ -34,6 +34,9 @@ func testFailures(t *testing.T, open Open, world int, is func(err, target error)
 			if !errors.As(err, &b) || !is(err, cause) {
 				t.Errorf("rank %d: a later call gave %v; want a BrokenError that wraps %q", r, err, cause)
 			}
+			if err := group[r].Err(); !errors.As(err, &b) || !is(err, cause) {
+				t.Errorf("rank %d: Err is %v; want a BrokenError that wraps %q", r, err, cause)
+			}
 		}
 		sub, err := group[0].Sub(1)
 		if err == nil {
@@ -46,6 +49,11 @@ func testFailures(t *testing.T, open Open, world int, is func(err, target error)
 
 	t.Run("Abort", func(t *testing.T) {
 		group := open(t, world)
+		for r, c := range group {
+			if err := c.Err(); err != nil {
+				t.Errorf("rank %d: Err of a whole group is %v", r, err)
+			}
+		}
 		for r, err := range each(group, func(c comm.Comm) error {
 			if c.Rank() == last {
 				c.Abort(errTest)

@@ -18,11 +18,11 @@ typedef struct { char bytes[idBytes]; } id;
 
 struct group {
 	id id;
-	int world, joined, left, arrived, turn, aborted;
+	int world, joined, left, arrived, turn;
 	const float *from[maxRanks];
 	struct group *next;
 };
-struct comm { struct group *group; int rank; };
+struct comm { struct group *group; int rank, aborted; };
 struct op { struct comm *comm; int kind, root; const float *from; float *to; uint64_t n; void *stream; };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -58,7 +58,7 @@ int ncclCommInitRank(struct comm **c, int world, id i, int rank) {
 	while (g->joined < world) pthread_cond_wait(&changed, &mutex);
 	pthread_mutex_unlock(&mutex);
 	*c = malloc(sizeof **c);
-	**c = (struct comm){g, rank};
+	**c = (struct comm){g, rank, 0};
 	return ok;
 }
 static int leave(struct comm *c) {
@@ -81,15 +81,16 @@ int ncclCommDestroy(struct comm *c) {
 // The comm's memory stays: the call that is aborted still looks at it.
 int ncclCommAbort(struct comm *c) {
 	pthread_mutex_lock(&mutex);
-	c->group->aborted = 1;
+	c->aborted = 1;
 	pthread_cond_broadcast(&changed);
 	pthread_mutex_unlock(&mutex);
 	return ok;
 }
 int ncclCommGetAsyncError(struct comm *c, int *code) { *code = ok; return ok; }
 
-// meet waits for all ranks, or until one aborts.
-static void meet(struct group *g) {
+// meet waits for all ranks, or until this one aborts.
+static void meet(struct comm *c) {
+	struct group *g = c->group;
 	int turn = g->turn;
 	if (++g->arrived == g->world) {
 		g->arrived = 0;
@@ -97,31 +98,32 @@ static void meet(struct group *g) {
 		pthread_cond_broadcast(&changed);
 		return;
 	}
-	while (g->turn == turn && !g->aborted) pthread_cond_wait(&changed, &mutex);
+	while (g->turn == turn && !c->aborted) pthread_cond_wait(&changed, &mutex);
 }
 
 enum { allReduce, reduceTo, broadcastFrom, reduceScatter, allGather };
 
 static int perform(struct op *o) {
-	struct group *g = o->comm->group;
+	struct comm *c = o->comm;
+	struct group *g = c->group;
 	int (*synchronize)(void *) = (int (*)(void *))dlsym(RTLD_DEFAULT, "cuStreamSynchronize");
 	if (synchronize && o->stream && synchronize(o->stream)) return invalidUsage;
 	uint64_t whole = o->kind == allGather ? o->n * g->world : o->n;
 	float *result = calloc(whole + 1, sizeof *result);
 	pthread_mutex_lock(&mutex);
-	g->from[o->comm->rank] = o->from;
-	meet(g);
-	if (!g->aborted) {
-		uint64_t skip = o->kind == reduceScatter ? o->n * o->comm->rank : 0;
+	g->from[c->rank] = o->from;
+	meet(c);
+	if (!c->aborted) {
+		uint64_t skip = o->kind == reduceScatter ? o->n * c->rank : 0;
 		if (o->kind == broadcastFrom) memcpy(result, g->from[o->root], o->n * sizeof *result);
 		else for (int r = 0; r < g->world; r++)
 			if (o->kind == allGather) memcpy(result + r * o->n, g->from[r], o->n * sizeof *result);
 			else for (uint64_t i = 0; i < o->n; i++) result[i] = r ? result[i] + g->from[r][skip + i] : g->from[r][skip + i];
 		if (o->kind == allGather && getenv("FAKE_NCCL_CORRUPT")) result[whole - 1]++;
-		meet(g);
+		meet(c);
 	}
-	if (!g->aborted && !(o->kind == reduceTo && o->root != o->comm->rank)) memcpy(o->to, result, whole * sizeof *result);
-	if (!g->aborted) meet(g);
+	if (!c->aborted && !(o->kind == reduceTo && o->root != c->rank)) memcpy(o->to, result, whole * sizeof *result);
+	if (!c->aborted) meet(c);
 	pthread_mutex_unlock(&mutex);
 	free(result);
 	return ok;

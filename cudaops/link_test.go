@@ -1,0 +1,224 @@
+package cudaops_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/tandem-train/tandem/cudaops"
+	"github.com/tandem-train/tandem/cudaops/internal/fakecuda"
+	"github.com/tandem-train/tandem/dp/comm"
+	"github.com/tandem-train/tandem/internal/ir"
+)
+
+// rank is one of several on cards of this process.
+type rank struct {
+	dev   ir.Device
+	peers ir.Peers
+	group comm.Comm
+	link  ir.Link
+}
+
+// onRanks makes a rank a card, links them, and runs f for each in a goroutine of its own. It returns the ranks' errors.
+func onRanks(t *testing.T, cards []int, f func(r *rank) error) []error {
+	t.Helper()
+	group, err := comm.NewLocal(len(cards))
+	if err != nil {
+		t.Fatal(err)
+	}
+	errs := make([]error, len(cards))
+	var all sync.WaitGroup
+	for i, card := range cards {
+		all.Go(func() {
+			errs[i] = func() error {
+				dev, err := cudaops.Open(card, 1)
+				if err != nil {
+					return err
+				}
+				peers, err := comm.ForProgram(group[i], len(cards))
+				if err != nil {
+					return err
+				}
+				r := &rank{dev: dev, peers: peers, group: group[i]}
+				if r.link, err = dev.(ir.Joiner).Join(context.Background(), peers); err != nil {
+					return errors.Join(err, dev.Close())
+				}
+				return errors.Join(f(r), r.link.Close(), dev.Close())
+			}()
+		})
+	}
+	all.Wait()
+	return errs
+}
+
+// exchanger is a program that does collectives on its gradients, of which each has n elements.
+func exchanger(t *testing.T, n int, list ...ir.Collective) *ir.Program {
+	t.Helper()
+	var size [ir.NumRegions]int
+	size[ir.Grads] = n * len(list)
+	var parts []ir.Part
+	for i, c := range list {
+		parts = append(parts, ir.Part{Collective: &c, On: &ir.Slot{Region: ir.Grads, Name: fmt.Sprint(i), Offset: i * n, Shape: ir.Of(n)}})
+	}
+	p, err := ir.Compile("exchange", size, ir.Target{}, parts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// exchange runs a program of gradients on a rank and leaves them in x.
+func (r *rank) exchange(p *ir.Program, x []float32) (err error) {
+	m, err := r.dev.Alloc(int64(4 * len(x)))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.Free()) }()
+	if err := m.Write(0, ir.Bytes(x)); err != nil {
+		return err
+	}
+	e, err := r.dev.Load(p, [ir.NumRegions]ir.DeviceMemory{ir.Grads: m})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.Close()) }()
+	if err := e.Run(context.Background(), &ir.Runtime{Comm: r.peers}); err != nil {
+		return err
+	}
+	return m.Read(0, ir.Bytes(x))
+}
+
+// TestLinkCollectives: every kind of collective, one by one and joined, with shares of the same size and of different ones.
+func TestLinkCollectives(t *testing.T) {
+	if !fakecuda.In(t, fakecuda.Config{Cards: []int64{1024, 1024, 1024}, NCCL: true, Env: map[string]string{"TANDEM_CUDA_GRAPH": "off"}}) {
+		return
+	}
+	const world = 3
+	list := []ir.Collective{
+		{Kind: ir.AllReduce}, {Kind: ir.ReduceTo, Root: 1}, {Kind: ir.BroadcastFrom, Root: 2}, {Kind: ir.ReduceScatter}, {Kind: ir.AllGather}, {Kind: ir.AllReduce, ActiveOnly: true},
+	}
+	for _, n := range []int{6, 7, 1} {
+		for _, joined := range []bool{false, true} {
+			for i := range list {
+				list[i].Joined = joined && i > 0
+			}
+			p := exchanger(t, n, list...)
+			value := func(r, i int) float32 { return float32((r + 1) * (i + 1)) }
+			for r, err := range onRanks(t, []int{0, 1, 2}, func(r *rank) error {
+				me := r.peers.Rank()
+				x := make([]float32, n*len(list))
+				for i := range x {
+					x[i] = value(me, i)
+				}
+				if err := r.exchange(p, x); err != nil {
+					return err
+				}
+				for k, c := range list {
+					for e := range n {
+						i := k*n + e
+						want, sum := value(me, i), value(0, i)+value(1, i)+value(2, i)
+						lo, hi := ir.ShareOf(n, me, world)
+						switch {
+						case c.Kind == ir.AllReduce, c.Kind == ir.ReduceTo && me == c.Root:
+							want = sum
+						case c.Kind == ir.BroadcastFrom:
+							want = value(c.Root, i)
+						case c.Kind == ir.AllGather:
+							want = value(e/((n+world-1)/world), i)
+						case c.Kind == ir.ReduceScatter && (e < lo || e >= hi):
+							continue // undefined
+						case c.Kind == ir.ReduceScatter:
+							want = sum
+						}
+						if x[i] != want {
+							return fmt.Errorf("element %d of %s of %d is %v, want %v", e, c.Kind, n, x[i], want)
+						}
+					}
+				}
+				return nil
+			}) {
+				if err != nil {
+					t.Errorf("rank %d: %v", r, err)
+				}
+			}
+		}
+	}
+}
+
+// TestUnlinked: where cards can't be linked all ranks hear the same reason.
+func TestUnlinked(t *testing.T) {
+	two := []int64{1024, 1024}
+	for name, c := range map[string]struct {
+		fake  fakecuda.Config
+		cards []int
+		rank  int
+		why   string
+	}{
+		"no library":  {fakecuda.Config{Cards: two}, []int{0, 1}, 0, "TANDEM_CUDA_PATH"},
+		"same card":   {fakecuda.Config{Cards: two, NCCL: true}, []int{0, 1, 0}, 2, "shares its card"},
+		"wrong bytes": {fakecuda.Config{Cards: two, NCCL: true, Env: map[string]string{"FAKE_NCCL_CORRUPT": "1"}}, []int{0, 1}, 0, "NCCL_P2P_DISABLE"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if !fakecuda.In(t, c.fake) {
+				return
+			}
+			for r, err := range onRanks(t, c.cards, func(*rank) error { return nil }) {
+				var u *ir.UnlinkedError
+				if !errors.As(err, &u) || u.Rank != c.rank || !strings.Contains(u.Error(), c.why) {
+					t.Errorf("rank %d: %v", r, err)
+				}
+			}
+		})
+	}
+}
+
+// TestLinkBreaks: a rank that is gone after the ranks have met, and before its card has done its part, does not leave the others waiting.
+func TestLinkBreaks(t *testing.T) {
+	if !fakecuda.In(t, fakecuda.Config{Cards: []int64{1024, 1024}, NCCL: true, Env: map[string]string{"TANDEM_CUDA_GRAPH": "off"}}) {
+		return
+	}
+	p := exchanger(t, 4, ir.Collective{})
+	gone := errors.New("the process is gone")
+	errs := onRanks(t, []int{0, 1}, func(r *rank) error {
+		if r.peers.Rank() == 0 {
+			return errors.Join(r.exchange(p, make([]float32, 4)), r.link.Err())
+		}
+		err := r.peers.Collective(context.Background(), ir.Collective{}, nil)
+		r.group.Abort(gone)
+		return err
+	})
+	var broken *comm.BrokenError
+	if !errors.Is(errs[0], gone) || !errors.As(errs[0], &broken) || !strings.Contains(errs[0].Error(), "not to be used") {
+		t.Errorf("rank 0: %v", errs[0])
+	}
+	if errs[1] != nil {
+		t.Errorf("rank 1: %v", errs[1])
+	}
+}
+
+// TestLinkOutlivesItsGroup: a rank that leaves when all have done their part disturbs nobody.
+func TestLinkOutlivesItsGroup(t *testing.T) {
+	if !fakecuda.In(t, fakecuda.Config{Cards: []int64{1024, 1024}, NCCL: true, Env: map[string]string{"TANDEM_CUDA_GRAPH": "off"}}) {
+		return
+	}
+	p := exchanger(t, 2, ir.Collective{})
+	for r, err := range onRanks(t, []int{0, 1}, func(r *rank) error {
+		x := []float32{1, 2}
+		if err := r.exchange(p, x); err != nil {
+			return err
+		}
+		r.group.Abort(comm.ErrClosed)
+		if !slices.Equal(x, []float32{2, 4}) {
+			return fmt.Errorf("got %v", x)
+		}
+		return r.link.Err()
+	}) {
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+}
