@@ -86,25 +86,33 @@ func train(t *testing.T, tk task, n int, seed uint64, opts ...dp.Option) result 
 	return trainSteps(t, tk, 10, n, seed, opts...)
 }
 
-func trainSteps(t *testing.T, tk task, steps, n int, seed uint64, opts ...dp.Option) result {
+func trainSteps(t *testing.T, tk task, count, n int, seed uint64, opts ...dp.Option) result {
 	t.Helper()
 	d, err := dp.New(tk.model(), tk.loss(), tk.opt(), slices.Concat([]dp.Option{dp.Seed(seed)}, tk.opts, opts)...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer closed(t, d)
+	r, err := steps(t.Context(), tk, d, count, n, seed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// steps trains on so many batches of n samples.
+func steps(ctx context.Context, tk task, d *dp.DataParallel, count, n int, seed uint64) (r result, err error) {
 	rng := rand.New(rand.NewPCG(seed, 7))
-	var r result
-	for range steps {
+	for range count {
 		x, y := batchOf(rng, n, tk.in, tk.out)
-		loss, err := d.Step(t.Context(), x, y)
+		loss, err := d.Step(ctx, x, y)
 		if err != nil {
-			t.Fatal(err)
+			return r, err
 		}
 		r.losses = append(r.losses, loss)
 	}
-	r.params = state(t, d)
-	return r
+	r.params, err = stateOf(d)
+	return r, err
 }
 
 func closed(t *testing.T, d *dp.DataParallel) {
@@ -117,11 +125,18 @@ func closed(t *testing.T, d *dp.DataParallel) {
 // state is every parameter and buffer in one slice.
 func state(t *testing.T, d *dp.DataParallel) []float32 {
 	t.Helper()
-	sd, err := d.StateDict()
+	out, err := stateOf(d)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out []float32
+	return out
+}
+
+func stateOf(d *dp.DataParallel) (out []float32, err error) {
+	sd, err := d.StateDict()
+	if err != nil {
+		return nil, err
+	}
 	for _, v := range sd.All() {
 		switch x := v.Data().(type) {
 		case []float32:
@@ -130,7 +145,7 @@ func state(t *testing.T, d *dp.DataParallel) []float32 {
 			out = append(out, x)
 		}
 	}
-	return out
+	return out, nil
 }
 
 // apart is the relative distance of two vectors.

@@ -19,6 +19,7 @@ type place struct {
 const (
 	scratch = ir.NumRegions + iota // what one step needs for itself
 	control                        // what a run writes for its kernels, and they for it; see control.go
+	linkage                        // no memory: what collectives write, so that they come in one order
 	numBases
 )
 
