@@ -3,6 +3,7 @@ package cudaops
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tandem-train/tandem/cudaops/internal/cuda"
 	"github.com/tandem-train/tandem/internal/ir"
@@ -19,6 +20,8 @@ type Memory struct {
 	mu    sync.RWMutex
 	block *block // nil if len is 0
 	freed bool
+
+	early atomic.Bool // written early, at least once
 }
 
 // Alloc takes bytes of the card's memory, aligned to 64 bytes at least and not
@@ -80,6 +83,28 @@ func (m *Memory) Write(off int64, src []byte) error {
 	return nil
 }
 
+// WriteEarly is [Memory.Write] beside the work that the card was given before, not
+// after it. So what is written early is not for that work, nor for programs: it
+// reaches their memory by CopyFrom, which waits for it, and for which later early
+// writes wait. Of memory that was written early nothing else may be asked but to be
+// freed.
+func (m *Memory) WriteEarly(off int64, src []byte) error {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if err := m.check("write", off, len(src)); err != nil || len(src) == 0 {
+		return err
+	}
+	r, real := m.block.seg.region.(*realRegion)
+	if !real {
+		return m.block.seg.region.write(m.block.off+off, src)
+	}
+	first := !m.early.Swap(true)
+	if err := r.owner.transfer.writeEarly(r.addr+cuda.Ptr(m.block.off+off), src, first); err != nil {
+		return fmt.Errorf("cudaops: write %d bytes early to %s: %w", len(src), String(m.device), err)
+	}
+	return nil
+}
+
 // Read copies the bytes from off on to dst and fills it. On a real card it waits
 // for the work that was given to it before.
 func (m *Memory) Read(off int64, dst []byte) error {
@@ -118,38 +143,35 @@ func (m *Memory) ReadLate(off int64, n int) (wait func(dst []byte) error, err er
 	return func(dst []byte) error { copy(dst, now); return nil }, err
 }
 
-// CopyFrom copies all of src, memory of the same card, to the beginning of m. On a
-// real card it returns before the bytes are there, but in the order of the card's
-// work.
-func (m *Memory) CopyFrom(src ir.DeviceMemory) error {
+// CopyFrom copies the first n bytes of src, memory of the same card, to the
+// beginning of m. On a real card it returns before the bytes are there, but in the
+// order of the card's work.
+func (m *Memory) CopyFrom(src ir.DeviceMemory, n int64) error {
 	from, ok := src.(*Memory)
 	switch {
 	case !ok || from.device != m.device:
 		return fmt.Errorf("cudaops: copy to %s: the source is not memory of this card", String(m.device))
-	case from == m || from.len == 0:
+	case from == m || n == 0:
 		return nil
 	}
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	from.mu.RLock()
 	defer from.mu.RUnlock()
-	if from.freed {
-		return fmt.Errorf("cudaops: copy from %s: %w", String(m.device), ErrFreed)
+	if err := from.check("copy from memory", 0, int(n)); err != nil {
+		return err
 	}
-	if err := m.check("write", 0, int(from.len)); err != nil {
+	if err := m.check("copy to memory", 0, int(n)); err != nil {
 		return err
 	}
 	r, real := m.block.seg.region.(*realRegion)
 	if !real {
-		copy(m.block.seg.region.host()[m.block.off:], from.block.seg.region.host()[from.block.off:][:from.len])
+		copy(m.block.seg.region.host()[m.block.off:], from.block.seg.region.host()[from.block.off:][:n])
 		return nil
 	}
 	to, at := r.addr+cuda.Ptr(m.block.off), from.block.seg.region.(*realRegion).addr+cuda.Ptr(from.block.off)
-	err := r.owner.transfer.card.Do(func() error {
-		return r.owner.transfer.card.MemcpyDtoD(to, at, int(from.len), r.owner.transfer.card.Stream)
-	})
-	if err != nil {
-		return fmt.Errorf("cudaops: copy %d bytes on %s: %w", from.len, String(m.device), err)
+	if err := r.owner.transfer.copy(to, at, int(n), from.early.Load()); err != nil {
+		return fmt.Errorf("cudaops: copy %d bytes on %s: %w", n, String(m.device), err)
 	}
 	return nil
 }
@@ -178,8 +200,8 @@ func (m *Memory) address() (cuda.Ptr, error) {
 }
 
 // Free gives the memory back to the card's allocator, which keeps it for later
-// requests. Work that uses the memory must be done. A second Free fails with
-// [ErrFreed].
+// requests. Work that uses the memory must be done; writes and copies may be on
+// their way. A second Free fails with [ErrFreed].
 func (m *Memory) Free() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -187,10 +209,18 @@ func (m *Memory) Free() error {
 		return fmt.Errorf("cudaops: free on %s: %w", String(m.device), ErrFreed)
 	}
 	m.freed = true
-	if m.block != nil {
-		m.alloc.put(m.block)
+	if m.block == nil {
+		return nil
 	}
-	return nil
+	var err error
+	if m.early.Load() {
+		// Who gets the memory next knows the card's order only.
+		if err = m.block.seg.region.(*realRegion).owner.transfer.settleEarly(); err != nil {
+			err = fmt.Errorf("cudaops: free on %s: %w", String(m.device), err)
+		}
+	}
+	m.alloc.put(m.block)
+	return err
 }
 
 // EmptyCache gives the memory that the allocators of all visible cards hold but

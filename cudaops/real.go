@@ -198,7 +198,7 @@ func (c *realCard) open() (*cuda.Card, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a context: %w", err)
 	}
-	c.card, c.transfer = card, &transfer{card: card}
+	c.card, c.transfer = card, newTransfer(card)
 	return card, nil
 }
 
@@ -356,14 +356,13 @@ func processName(pid int) string {
 	return "a process"
 }
 
-// synchronize waits for the card's stream. A card that was never used has
+// synchronize waits for all that the card was given. A card that was never used has
 // nothing to wait for, and gets no context.
 func (d *realDriver) synchronize(i int) error {
-	card := d.visible[i].used()
-	if card == nil {
+	if d.visible[i].used() == nil {
 		return nil
 	}
-	return card.Do(func() error { return card.StreamSynchronize(card.Stream) })
+	return d.visible[i].transfer.synchronize()
 }
 
 // realRegion is memory of a card.

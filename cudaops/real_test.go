@@ -177,7 +177,7 @@ func TestRealTransfers(t *testing.T) {
 	if !fakecuda.In(t, fakecuda.Config{Cards: []int64{2048, 2048}}) {
 		return
 	}
-	const size = 10*mib + 5 // more than all pieces together
+	const size = 18*mib + 5 // more than all pieces together
 	random := func(n int, r *rand.ChaCha8) []byte {
 		b := make([]byte, n)
 		_, _ = r.Read(b) // never fails
@@ -203,7 +203,7 @@ func TestRealTransfers(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-			for _, n := range []int{1, 300_000, mib - 1, 2 * mib, 2*mib + 1, 9*mib + 3} {
+			for _, n := range []int{1, 300_000, mib - 1, 2 * mib, 2*mib + 1, 17*mib + 3} {
 				off := r.IntN(size - n)
 				part := random(n, source)
 				copy(want[off:], part)

@@ -8,113 +8,215 @@ import (
 	"github.com/tandem-train/tandem/cudaops/internal/cuda"
 )
 
-// Pieces of the pinned memory that transfers go through. A piece takes the bus
-// some 40 µs, much more than the calls that it costs. One core fills it in several
-// times as long, so cores share it.
+// Pieces of the pinned memory that transfers go through. A long piece takes the
+// bus some 40 µs, much more than the calls that it costs. There are as many as a
+// batch of some thousand small images takes, so that all of it is copied there
+// while the card computes.
 const (
-	transferPieces = 4
-	pieceBytes     = int(2 * mib)
-	coreBytes      = int(256 * kib) // are worth waking another core for
+	longPieces  = 8
+	longBytes   = int(2 * mib)
+	shortPieces = 16
+	shortBytes  = int(4 * kib)
+	fillAhead   = 2 // pieces that cores fill before the one before is sent
 )
 
-// transfer copies between the host and a card, in the order of the card's stream.
-// Memory that the card can reach by itself must be pinned, which Go's is not; so
-// data goes through a ring of pinned pieces. While one is on its way, the next is
-// filled or emptied.
+// transfer copies between the host and a card. Memory that the card can reach by
+// itself must be pinned, which Go's is not; so data goes through rings of pinned
+// pieces: while one is on its way, the next is filled or emptied.
+//
+// All goes in the order of the card's stream, but for early writes. They have a
+// stream of their own, and two events keep the order where it matters: copies from
+// what was written early wait for the writes, and later early writes for them.
 type transfer struct {
 	card *cuda.Card
 
-	mu     sync.Mutex
-	pinned cuda.Pinned // nothing before the first transfer
-	bytes  []byte      // of pinned
-	free   [transferPieces]cuda.Event
-	next   int // piece
-	idle   []*late
+	mu          sync.Mutex
+	long, short ring
+	idle        []*late
+
+	early          cuda.Stream // 0 before the first early write
+	written, taken cuda.Event  // the last early write, and the last copy from one
 }
 
-// prepare makes the ring at the first call.
-func (t *transfer) prepare() error {
-	if t.bytes != nil {
-		return nil
+// ring is pinned memory in pieces that are used in turn.
+type ring struct {
+	size   int // of a piece
+	pinned cuda.Pinned
+	bytes  []byte       // of pinned
+	free   []cuda.Event // a piece is not on its way any more
+	next   int          // piece
+}
+
+func newTransfer(card *cuda.Card) *transfer {
+	return &transfer{
+		card:  card,
+		long:  ring{size: longBytes, free: make([]cuda.Event, longPieces)},
+		short: ring{size: shortBytes, free: make([]cuda.Event, shortPieces)},
 	}
-	pinned, err := t.card.MemHostAlloc(transferPieces * pieceBytes)
+}
+
+// ring is the one for n bytes, made at the first call. What is short has one of
+// its own, because a piece that waits for the card's work keeps those behind it.
+func (t *transfer) ring(n int) (*ring, error) {
+	r := &t.long
+	if n <= shortBytes {
+		r = &t.short
+	}
+	if r.bytes != nil {
+		return r, nil
+	}
+	pinned, err := t.card.MemHostAlloc(len(r.free) * r.size)
 	if err != nil {
-		return fmt.Errorf("pinned memory for transfers: %w", err)
+		return nil, fmt.Errorf("pinned memory for transfers: %w", err)
 	}
-	for i := range t.free {
-		if t.free[i], err = t.card.EventCreate(false); err != nil {
-			for _, e := range t.free[:i] {
+	for i := range r.free {
+		if r.free[i], err = t.card.EventCreate(false); err != nil {
+			for _, e := range r.free[:i] {
 				err = errors.Join(err, t.card.EventDestroy(e))
 			}
-			return errors.Join(err, t.card.MemFreeHost(pinned))
+			return nil, errors.Join(err, t.card.MemFreeHost(pinned))
 		}
 	}
-	t.pinned, t.bytes = pinned, pinned.Bytes()
-	return nil
+	r.pinned, r.bytes = pinned, pinned.Bytes()
+	return r, nil
 }
 
-// take waits until the next piece of the ring is free, and gives its number.
-func (t *transfer) take() (int, error) {
-	i := t.next
-	if err := t.card.EventSynchronize(t.free[i]); err != nil {
+// take waits until the next piece of a ring is free, and gives its number.
+func (t *transfer) take(r *ring) (int, error) {
+	i := r.next
+	if err := t.card.EventSynchronize(r.free[i]); err != nil {
 		return 0, err
 	}
-	t.next = (i + 1) % transferPieces
+	r.next = (i + 1) % len(r.free)
 	return i, nil
 }
 
-// copyBytes copies as the built-in copy does, a long src on several cores.
-func copyBytes(dst, src []byte) {
-	if len(src) < 2*coreBytes {
-		copy(dst, src)
-		return
-	}
-	var cores sync.WaitGroup
-	for len(src) > coreBytes {
-		d, s := dst, src[:coreBytes]
-		cores.Go(func() { copy(d, s) })
-		dst, src = dst[coreBytes:], src[coreBytes:]
-	}
-	copy(dst, src)
-	cores.Wait()
-}
-
 // piece is n bytes of a piece.
-func (t *transfer) piece(i, n int) []byte { return t.bytes[i*pieceBytes:][:n] }
+func (r *ring) piece(i, n int) []byte { return r.bytes[i*r.size:][:n] }
 
-// locked runs f with the ring ready, on a thread with the card's context.
+// locked runs f on a thread with the card's context.
 func (t *transfer) locked(f func() error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.card.Do(func() error {
-		if err := t.prepare(); err != nil {
-			return err
-		}
-		return f()
-	})
+	return t.card.Do(f)
 }
 
 // write copies src to the card. It returns when src may change, which is before
 // the bytes are there: an error of the card may come with a later call.
 func (t *transfer) write(dst cuda.Ptr, src []byte) error {
+	return t.locked(func() error { return t.send(dst, src, t.card.Stream) })
+}
+
+// writeEarly is write beside the work in the card's stream. Only copies from what
+// was written early before are waited for; and, the first time that memory is
+// written so, what somebody else may have left on its way to it.
+func (t *transfer) writeEarly(dst cuda.Ptr, src []byte, first bool) error {
 	return t.locked(func() error {
-		for len(src) > 0 {
-			i, err := t.take()
+		if err := t.prepareEarly(); err != nil {
+			return err
+		}
+		if first {
+			if err := t.card.EventRecord(t.taken, t.card.Stream); err != nil {
+				return err
+			}
+		}
+		if err := t.card.StreamWaitEvent(t.early, t.taken); err != nil {
+			return err
+		}
+		err := t.send(dst, src, t.early)
+		return errors.Join(err, t.card.EventRecord(t.written, t.early))
+	})
+}
+
+// prepareEarly makes the stream of early writes at the first call.
+func (t *transfer) prepareEarly() error {
+	if t.early != 0 {
+		return nil
+	}
+	for _, e := range []*cuda.Event{&t.written, &t.taken} {
+		if *e != 0 {
+			continue
+		}
+		made, err := t.card.EventCreate(false)
+		if err != nil {
+			return err
+		}
+		*e = made
+	}
+	early, err := t.card.StreamCreate()
+	if err != nil {
+		return err
+	}
+	t.early = early
+	return nil
+}
+
+// synchronize waits for both streams.
+func (t *transfer) synchronize() error {
+	return t.locked(func() error {
+		err := t.card.StreamSynchronize(t.card.Stream)
+		if t.early != 0 {
+			err = errors.Join(err, t.card.StreamSynchronize(t.early))
+		}
+		return err
+	})
+}
+
+// settleEarly makes what comes next in the card's stream come after early writes.
+func (t *transfer) settleEarly() error {
+	return t.locked(func() error { return t.card.StreamWaitEvent(t.card.Stream, t.written) })
+}
+
+// copy copies within the card; early is whether src was written early.
+func (t *transfer) copy(dst, src cuda.Ptr, n int, early bool) error {
+	return t.locked(func() error {
+		if early {
+			if err := t.card.StreamWaitEvent(t.card.Stream, t.written); err != nil {
+				return err
+			}
+		}
+		err := t.card.MemcpyDtoD(dst, src, n, t.card.Stream)
+		if early {
+			err = errors.Join(err, t.card.EventRecord(t.taken, t.card.Stream))
+		}
+		return err
+	})
+}
+
+// send copies src to the card by way of a ring, in the order of a stream. What
+// takes several pieces is copied into them by several cores, a few pieces ahead of
+// the one that is sent.
+func (t *transfer) send(dst cuda.Ptr, src []byte, s cuda.Stream) error {
+	r, err := t.ring(len(src))
+	if err != nil {
+		return err
+	}
+	cores := newCores(len(src))
+	defer cores.end()
+	var filled []*filling
+	for len(src) > 0 || len(filled) > 0 {
+		if len(src) > 0 && len(filled) < fillAhead {
+			i, err := t.take(r)
 			if err != nil {
 				return err
 			}
-			n := min(len(src), pieceBytes)
-			copyBytes(t.piece(i, n), src[:n])
-			if err := t.card.MemcpyHtoD(dst, t.pinned, i*pieceBytes, n, t.card.Stream); err != nil {
-				return err
-			}
-			if err := t.card.EventRecord(t.free[i], t.card.Stream); err != nil {
-				return err
-			}
-			dst, src = dst+cuda.Ptr(n), src[n:]
+			n := min(len(src), r.size)
+			filled = append(filled, cores.copy(i, r.piece(i, n), src[:n]))
+			src = src[n:]
+			continue
 		}
-		return nil
-	})
+		f := filled[0]
+		filled = filled[1:]
+		f.done.Wait()
+		if err := t.card.MemcpyHtoD(dst, r.pinned, f.piece*r.size, f.n, s); err != nil {
+			return err
+		}
+		if err := t.card.EventRecord(r.free[f.piece], s); err != nil {
+			return err
+		}
+		dst += cuda.Ptr(f.n)
+	}
+	return nil
 }
 
 // read fills dst from the card, after all work that was given to the stream
@@ -125,18 +227,24 @@ func (t *transfer) read(dst []byte, src cuda.Ptr) error {
 		dst   []byte
 	}
 	return t.locked(func() error {
+		r, err := t.ring(len(dst))
+		if err != nil {
+			return err
+		}
+		cores := newCores(len(dst))
+		defer cores.end()
 		var coming []part
 		for len(dst) > 0 || len(coming) > 0 {
-			if len(dst) > 0 && len(coming) < transferPieces {
-				i, err := t.take()
+			if len(dst) > 0 && len(coming) < len(r.free) {
+				i, err := t.take(r)
 				if err != nil {
 					return err
 				}
-				n := min(len(dst), pieceBytes)
-				if err := t.card.MemcpyDtoH(t.pinned, i*pieceBytes, src, n, t.card.Stream); err != nil {
+				n := min(len(dst), r.size)
+				if err := t.card.MemcpyDtoH(r.pinned, i*r.size, src, n, t.card.Stream); err != nil {
 					return err
 				}
-				if err := t.card.EventRecord(t.free[i], t.card.Stream); err != nil {
+				if err := t.card.EventRecord(r.free[i], t.card.Stream); err != nil {
 					return err
 				}
 				coming = append(coming, part{i, dst[:n]})
@@ -144,10 +252,10 @@ func (t *transfer) read(dst []byte, src cuda.Ptr) error {
 				continue
 			}
 			p := coming[0]
-			if err := t.card.EventSynchronize(t.free[p.piece]); err != nil {
+			if err := t.card.EventSynchronize(r.free[p.piece]); err != nil {
 				return err
 			}
-			copyBytes(p.dst, t.piece(p.piece, len(p.dst)))
+			cores.copy(p.piece, p.dst, r.piece(p.piece, len(p.dst))).done.Wait()
 			coming = coming[1:]
 		}
 		return nil

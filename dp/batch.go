@@ -3,7 +3,6 @@ package dp
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"gorgonia.org/tensor"
 
@@ -55,10 +54,10 @@ func (b *Batch) place(r *rank, x, y batch) error {
 			return err
 		}
 		b.mem[r.index][i] = m
-		if err := scatter(m, p.prog.x.Offset, x, t.cfg.dim, p.share); err != nil {
+		if err := scatter(m.Write, p.prog.x.Offset, x, t.cfg.dim, p.share); err != nil {
 			return err
 		}
-		if err := scatter(m, p.prog.y.Offset, y, b.plan.dimY, p.share); err != nil {
+		if err := scatter(m.Write, p.prog.y.Offset, y, b.plan.dimY, p.share); err != nil {
 			return err
 		}
 	}
@@ -107,16 +106,4 @@ func (t *DataParallel) StepBatch(ctx context.Context, b *Batch) (*Loss, error) {
 		loss, err := t.updateBy(ctx, stepJob{t: t, plan: b.plan, batch: b, late: l})
 		return loss, t.recovered(ctx, err)
 	})
-}
-
-// copyMemory copies within a device.
-func copyMemory(dst, src ir.DeviceMemory) error {
-	if c, ok := dst.(ir.Copier); ok {
-		return c.CopyFrom(src)
-	}
-	from := src.Host()
-	if from == nil {
-		return fmt.Errorf("dp: %T can't be copied from", src)
-	}
-	return dst.Write(0, from)
 }

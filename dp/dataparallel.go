@@ -159,7 +159,7 @@ func (t *DataParallel) open() error {
 	t.shares = make([]data.Range, t.WorldSize())
 	threads := max(1, runtime.GOMAXPROCS(0)/len(ids))
 	for i, id := range ids {
-		r := &rank{index: first + i, comms: map[int]ir.Comm{}, execs: map[*ir.Program]*loaded{}}
+		r := &rank{index: first + i, comms: map[int]ir.Comm{}, execs: map[*ir.Program]*loaded{}, second: second{log: t.cfg.logger}}
 		if id == Host {
 			r.dev = host.Open(threads)
 		} else {
@@ -427,6 +427,7 @@ func (t *DataParallel) Memory() []RankMemory {
 			m.Outputs += own.Outputs
 			m.Constants += own.Constants
 		}
+		m.Inputs += ir.Allocated(r.second.bytes())
 		out[i] = RankMemory{Rank: r.index, Device: t.cfg.ids[i], Memory: m}
 	}
 	return out

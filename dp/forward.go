@@ -218,7 +218,7 @@ func (j *forwardJob) run(ctx context.Context, r *rank) error {
 	}
 	share := p.shares[r.index]
 	here := data.Range{Lo: share.Lo - j.first, Hi: share.Hi - j.first}
-	if err := scatter(l.mem[ir.Input], p.progs[r.index].x.Offset, j.x, j.t.cfg.dim, here); err != nil {
+	if err := scatter(l.mem[ir.Input].Write, p.progs[r.index].x.Offset, j.x, j.t.cfg.dim, here); err != nil {
 		return err
 	}
 	if err := r.execute(ctx, l, len(p.shares), ir.Runtime{Seed: j.t.cfg.seed, FirstSample: share.Lo}); err != nil {

@@ -23,6 +23,8 @@ type rank struct {
 	execs map[*ir.Program]*loaded
 	tasks chan task
 	loss  [4]byte // room to read a loss
+
+	second second
 }
 
 // task is work that every rank does its part of.
@@ -133,6 +135,22 @@ func (r *rank) load(p *ir.Program) (*loaded, error) {
 	if l, ok := r.execs[p]; ok {
 		return l, nil
 	}
+	l, err := r.place(p)
+	if isFull(err) && r.second.mem != nil {
+		if err := r.second.giveUp(r.dev); err != nil {
+			return nil, err
+		}
+		l, err = r.place(p)
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.execs[p] = l
+	return l, nil
+}
+
+// place takes a program's memory and loads it there.
+func (r *rank) place(p *ir.Program) (*loaded, error) {
 	l := new(loaded)
 	mem := r.mem
 	for _, region := range theirs {
@@ -147,7 +165,6 @@ func (r *rank) load(p *ir.Program) (*loaded, error) {
 		return nil, errors.Join(err, l.free())
 	}
 	l.exec = exec
-	r.execs[p] = l
 	return l, nil
 }
 
@@ -189,6 +206,7 @@ func (r *rank) free() error {
 	if r.link != nil {
 		errs = append(errs, r.link.Close())
 	}
+	errs = append(errs, r.second.free())
 	for _, m := range r.mem {
 		if m != nil {
 			errs = append(errs, m.Free())

@@ -160,18 +160,8 @@ func (j *stepJob) run(ctx context.Context, r *rank) error {
 		if err != nil {
 			return err
 		}
-		switch in := l.mem[ir.Input]; {
-		case part.share.Len() == 0:
-		case j.batch != nil:
-			if err := copyMemory(in, j.batch.mem[r.index-t.Rank()][i]); err != nil {
-				return err
-			}
-		default:
-			here := data.Range{Lo: part.share.Lo - j.first, Hi: part.share.Hi - j.first}
-			if err := scatter(in, part.prog.x.Offset, j.x, t.cfg.dim, here); err != nil {
-				return err
-			}
-			if err := scatter(in, part.prog.y.Offset, j.y, j.plan.dimY, here); err != nil {
+		if part.share.Len() > 0 {
+			if err := j.fill(r, l, part, i); err != nil {
 				return err
 			}
 		}
@@ -218,11 +208,10 @@ func (r *rank) followOthers(ctx context.Context, part *run) error {
 
 // start begins a training program of the only rank, if its device can run ahead.
 func (r *rank) start(ctx context.Context, l *loaded, rt ir.Runtime, late *Loss) (began bool, err error) {
-	exec, starts := l.exec.(ir.Starter)
-	out, reads := l.mem[ir.Output].(ir.LateReader)
-	if !starts || !reads {
+	if !l.starts() {
 		return false, nil
 	}
+	exec, out := l.exec.(ir.Starter), l.mem[ir.Output].(ir.LateReader)
 	l.rt = rt
 	s := &lateStep{exec: exec}
 	if s.run, err = exec.Start(ctx, &l.rt); err != nil {
@@ -252,26 +241,4 @@ func (r *rank) readLoss(m ir.DeviceMemory) (float64, error) {
 		return 0, err
 	}
 	return float64(math.Float32frombits(binary.NativeEndian.Uint32(r.loss[:]))), nil
-}
-
-// scatter writes the samples of a share, along dim of b, to m at an offset in elements.
-func scatter(m ir.DeviceMemory, offset int, b batch, dim int, share data.Range) error {
-	inner := 4
-	for _, d := range b.shape[dim+1:] {
-		inner *= d
-	}
-	outer := 1
-	for _, d := range b.shape[:dim] {
-		outer *= d
-	}
-	n := b.shape[dim]
-	at := int64(4 * offset)
-	for o := range outer {
-		piece := b.bytes[(o*n+share.Lo)*inner : (o*n+share.Hi)*inner]
-		if err := m.Write(at, piece); err != nil {
-			return err
-		}
-		at += int64(len(piece))
-	}
-	return nil
 }

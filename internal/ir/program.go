@@ -211,11 +211,14 @@ func (m Memory) Own() int64 { return m.Activations + m.Inputs + m.Outputs + m.Co
 // AllocUnit is the size that allocations are rounded up to, in bytes.
 const AllocUnit = 512
 
+// Allocated is what an allocation of n bytes takes.
+func Allocated(n int64) int64 { return roundUp(n, AllocUnit) }
+
 func roundUp[T int | int64](n, unit T) T { return (n + unit - 1) / unit * unit }
 
 // Memory returns what the program needs, known before it runs. The Hyper scalars count as input.
 func (p *Program) Memory() Memory {
-	b := func(r Region) int64 { return roundUp(p.Bytes(r), AllocUnit) }
+	b := func(r Region) int64 { return Allocated(p.Bytes(r)) }
 	return Memory{
 		Parameters: b(Params), Gradients: b(Grads), OptimizerState: b(State), Buffers: b(Buffers),
 		Activations: b(Work), Inputs: b(Input) + b(Hyper), Outputs: b(Output), Constants: b(Consts),
@@ -348,8 +351,16 @@ type LateReader interface {
 // Copier is a DeviceMemory that can be filled from another one of its device without the host.
 type Copier interface {
 	DeviceMemory
-	// CopyFrom copies all of src, which is at most as long, in the device's order.
-	CopyFrom(src DeviceMemory) error
+	// CopyFrom copies the first n bytes of src, in the device's order.
+	CopyFrom(src DeviceMemory, n int64) error
+}
+
+// EarlyWriter is a DeviceMemory that can be written while the device computes.
+type EarlyWriter interface {
+	DeviceMemory
+	// WriteEarly is Write beside the work that the device was given before, but after copies from this memory, and before those that come
+	// later. Nothing else may use memory that was written early; it can be freed at any time.
+	WriteEarly(off int64, src []byte) error
 }
 
 func (o Operand) String() string {

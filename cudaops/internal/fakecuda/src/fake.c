@@ -31,7 +31,7 @@ struct card { u64 total, used; int retained; };
 struct block { u64 at, size; int card; struct block *next; };
 struct op { int kind; u64 dst, src, n; unsigned value; struct event *event; struct op *next; };
 struct stream { int card; struct op *first, **last; };
-struct event { struct stream *in; int done; };
+struct event { struct stream *in; unsigned recorded, reached; }; // times
 
 
 static struct card cards[maxCards];
@@ -145,14 +145,14 @@ static void add(struct stream *s, struct op o) {
 	s->last = &p->next;
 }
 
-// run does what is in the stream, until the event if there is one.
+// run does what is in the stream, until the event's last record if there is one.
 static void run(struct stream *s, struct event *until) {
-	while (s->first && !(until && until->done)) {
+	while (s->first && !(until && until->reached == until->recorded)) {
 		struct op *o = s->first;
 		if (o->kind == copyOp) memcpy((void *)o->dst, (void *)o->src, o->n);
 		if (o->kind == fill8) memset((void *)o->dst, o->value, o->n);
 		if (o->kind == fill32) for (u64 i = 0; i < o->n; i++) ((unsigned *)o->dst)[i] = o->value;
-		if (o->kind == record) o->event->done = 1;
+		if (o->kind == record) o->event->reached++;
 		if (!(s->first = o->next)) s->last = &s->first;
 		free(o);
 	}
@@ -287,11 +287,11 @@ int cuStreamDestroy_v2(struct stream *s) {
 int cuStreamSynchronize(struct stream *s) { WORK("%d", s->card); run(s, NULL); return ok; }
 int cuStreamWaitEvent(struct stream *s, struct event *e, unsigned flags) { WORK(""); if (e->in) run(e->in, e); return ok; }
 
-int cuEventCreate(struct event **e, unsigned flags) { WORK(""); *e = calloc(1, sizeof **e); (*e)->done = 1; return ok; }
+int cuEventCreate(struct event **e, unsigned flags) { WORK(""); *e = calloc(1, sizeof **e); return ok; }
 int cuEventDestroy_v2(struct event *e) { WORK(""); free(e); return ok; }
-int cuEventRecord(struct event *e, struct stream *s) { WORK(""); e->in = s; e->done = 0; add(s, (struct op){.kind = record, .event = e}); return ok; }
+int cuEventRecord(struct event *e, struct stream *s) { WORK(""); e->in = s; e->recorded++; add(s, (struct op){.kind = record, .event = e}); return ok; }
 int cuEventSynchronize(struct event *e) { WORK(""); if (e->in) run(e->in, e); return ok; }
-int cuEventQuery(struct event *e) { WORK(""); if (e->done) return ok; run(e->in, e); return notReady; }
+int cuEventQuery(struct event *e) { WORK(""); if (e->reached == e->recorded) return ok; run(e->in, e); return notReady; }
 int cuEventElapsedTime(float *ms, struct event *a, struct event *b) { WORK(""); *ms = 1; return ok; }
 
 static void *something(void) { return calloc(1, 8); }

@@ -1,0 +1,115 @@
+package dp_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/tandem-train/tandem/cudaops"
+	"github.com/tandem-train/tandem/cudaops/cudaopstest"
+	"github.com/tandem-train/tandem/dp"
+	"github.com/tandem-train/tandem/internal/ir"
+)
+
+// startable is a simulated card whose programs can be started and waited for.
+type startable struct {
+	ir.Device
+	*flight
+}
+
+func (d startable) Load(p *ir.Program, mem [ir.NumRegions]ir.DeviceMemory) (ir.Executable, error) {
+	e, err := d.Device.Load(p, mem)
+	return &started{Executable: e, flight: d.flight}, err
+}
+
+// fed is what came of training on batches of several sizes.
+type fed struct {
+	result
+	inputs, held int64  // bytes
+	log          string // warnings
+}
+
+// feed trains on simulated cards, sending each batch ahead of the step or after the one before.
+func feed(t *testing.T, cards string, ahead bool) (f fed, err error) {
+	cudaopstest.Setup(t, cards, "")
+	tk := tasks()[0]
+	var text bytes.Buffer
+	d, err := dp.New(tk.model(), tk.loss(), tk.opt(), dp.Seed(3), dp.WithLogger(slog.New(slog.NewTextHandler(&text, nil))),
+		dp.WrapDevices(func(d ir.Device) ir.Device { return startable{d, new(flight)} }))
+	if err != nil {
+		return f, err
+	}
+	defer closed(t, d)
+	var late []func() (float64, error)
+	for _, n := range []int{23_000, 30_000, 23_000, 10, 23_000, 30_000} {
+		x, y := batches(tk, 1, n)
+		if !ahead {
+			loss, err := d.Step(t.Context(), x[0], y[0])
+			late = append(late, func() (float64, error) { return loss, err })
+			continue
+		}
+		l, err := d.StepAsync(t.Context(), x[0], y[0])
+		if err != nil {
+			return f, err
+		}
+		late = append(late, l.Value)
+	}
+	for _, value := range late {
+		loss, err := value()
+		if err != nil {
+			return f, err
+		}
+		f.losses = append(f.losses, loss)
+	}
+	f.params = state(t, d)
+	if f.held, err = cudaops.MemoryAllocated(0); err != nil {
+		return f, err
+	}
+	told := d.Memory()[0]
+	if told.Total() != f.held {
+		t.Errorf("%d bytes told, %d held", told.Total(), f.held)
+	}
+	f.inputs, f.log = told.Inputs, text.String()
+	return f, nil
+}
+
+// TestSecondInput: batches that are sent ahead give the losses of those that are not, whatever their sizes; the memory for that is told,
+// and where there is none training goes on without, which is said once.
+func TestSecondInput(t *testing.T) {
+	want, err := feed(t, "1x64MiB", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := feed(t, "1x64MiB", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sameTraining(t, got.result, want.result)
+	if more, least := got.inputs-want.inputs, int64(30_000*12*4); more < least || got.log != "" {
+		t.Errorf("sent ahead, inputs take %d bytes more, want at least %d; log %q", more, least, got.log)
+	}
+	// The smallest card that has room without a second input.
+	size := want.held >> 20
+	for {
+		_, err := feed(t, fmt.Sprintf("1x%dMiB", size), false)
+		var full *cudaops.OutOfMemoryError
+		if err == nil {
+			break
+		}
+		if !errors.As(err, &full) || size > 64 {
+			t.Fatalf("on a card of %d MiB: %v", size, err)
+		}
+		size++
+	}
+	got, err = feed(t, fmt.Sprintf("1x%dMiB", size), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sameTraining(t, got.result, want.result)
+	if n := strings.Count(got.log, "no room for a second input"); n != 1 {
+		t.Errorf("on a card of %d MiB: said %d times; log %q", size, n, got.log)
+	}
+}
