@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"gorgonia.org/tensor"
@@ -19,10 +19,39 @@ const cardSuite = "card"
 
 func init() {
 	register(suite{cardSuite, "training on one CUDA card", []workload{
-		{"card-mlp", "784-512-512-10, batches of 64 and 4096, tf32", onCard("mlp", mlp.layers, images, 64, 4096)},
-		{"card-cnn", "two 3x3 convolutions (1-32-64), 9216-128-10, batches of 64 and 4096, tf32", onCard("cnn", cnn.layers, images, 64, 4096)},
-		{"card-big", "four layers 8192-8192, 8192-1000, batches of 4096, tf32", onCard("big", big, vectors, 4096)},
+		{"card-mlp", "784-512-512-10, batches of 64 and 4096, tf32", onCard("mlp")},
+		{"card-cnn", "two 3x3 convolutions (1-32-64), 9216-128-10, batches of 64 and 4096, tf32", onCard("cnn")},
+		{"card-big", "four layers 8192-8192, 8192-1000, batches of 4096, tf32", onCard("big")},
+		{"card-start", "from the start of a process to its first finished step, and the peak of its memory, of all of these", cardStarts},
 	}})
+}
+
+// cardCase is training that is timed on a card.
+type cardCase struct {
+	name      string
+	batch     int
+	precision nn.Precision
+}
+
+var cardCases = []cardCase{
+	{"mlp", 64, nn.TF32}, {"mlp", 4096, nn.TF32},
+	{"cnn", 64, nn.TF32}, {"cnn", 4096, nn.TF32},
+	{"big", 4096, nn.TF32},
+}
+
+// cardNets are the networks by name.
+var cardNets = map[string]cardNet{
+	"mlp": {mlp.layers, []int{1, 28, 28}, 10, []layer{linear(784, 512), linear(512, 512), linear(512, 10)}},
+	"cnn": {cnn.layers, []int{1, 28, 28}, 10, []layer{conv3x3(1, 32, 26), conv3x3(32, 64, 24), pooled(64, 12), linear(9216, 128), linear(128, 10)}},
+	"big": {big, []int{8192}, 1000, []layer{linear(8192, 8192), linear(8192, 8192), linear(8192, 8192), linear(8192, 8192), linear(8192, 1000)}},
+}
+
+// cardNet is a network and what it takes.
+type cardNet struct {
+	model   func() nn.Module
+	in      []int // of a sample
+	classes int
+	layers  []layer // for floors
 }
 
 // big is four wide layers, bound by matrix products.
@@ -34,23 +63,41 @@ func big() nn.Module {
 	return nn.Sequential(append(layers, nn.Linear(8192, 1000))...)
 }
 
-// images are MNIST's shape with random numbers.
-func images(batch int) (x, y *tensor.Dense) {
-	x, y, _ = samples(batch)
-	return x, y
+// samples makes a batch of random numbers and labels. The numbers repeat, since drawing them all would take longer than training does.
+func (n cardNet) samples(batch int) (x, y *tensor.Dense) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	shape := append([]int{batch}, n.in...)
+	in, labels := make([]float32, tensor.Shape(shape).TotalSize()), make([]int32, batch)
+	repeat(in, rng)
+	for i := range labels {
+		labels[i] = int32(rng.IntN(n.classes))
+	}
+	return tensor.New(tensor.WithShape(shape...), tensor.WithBacking(in)), tensor.New(tensor.WithShape(batch), tensor.WithBacking(labels))
 }
 
-// vectors are what big takes.
-func vectors(batch int) (x, y *tensor.Dense) {
-	rng := rand.New(rand.NewPCG(1, 2))
-	in, labels := make([]float32, 8192*batch), make([]int32, batch)
-	for i := range in {
-		in[i] = float32(rng.NormFloat64())
+// repeat fills x with normal numbers, of which some thousand are drawn.
+func repeat(x []float32, rng *rand.Rand) {
+	drawn := min(len(x), 100_003)
+	for i := range drawn {
+		x[i] = float32(rng.NormFloat64())
 	}
-	for i := range labels {
-		labels[i] = int32(rng.IntN(1000))
+	for n := drawn; n > 0 && n < len(x); n *= 2 {
+		copy(x[n:], x[:n])
 	}
-	return tensor.New(tensor.WithShape(batch, 8192), tensor.WithBacking(in)), tensor.New(tensor.WithShape(batch), tensor.WithBacking(labels))
+}
+
+// trainer prepares training on card 0.
+func (c cardCase) trainer() (*dp.DataParallel, error) {
+	return dp.New(cardNets[c.name].model(), nn.CrossEntropy(), nn.SGD(learningRate, nn.Momentum(0.9)), dp.DeviceIDs(0), dp.Seed(1), dp.WithPrecision(c.precision))
+}
+
+// The modes of a step: the next one begins before it is waited for, or not.
+func (c cardCase) pipelined() string { return c.precision.String() + " pipelined" }
+func (c cardCase) waiting() string   { return c.precision.String() + " waiting" }
+
+// took makes the rows of a mode.
+func (c cardCase) took(mode string) func(t timing) row {
+	return func(t timing) row { return stepTime(c.name, c.batch, mode, t) }
 }
 
 // ahead makes steps that are not waited for, but for the last.
@@ -69,12 +116,32 @@ func ahead(step func(ctx context.Context) (*dp.Loss, error)) contender {
 	}
 }
 
-// onCard times steps of SGD with momentum on batches of some sizes that are on the card, beside PyTorch in its modes, each step waited for
-// and not; and ours with a batch that is sent for every step.
-func onCard(name string, model func() nn.Module, data func(batch int) (x, y *tensor.Dense), batches ...int) func(context.Context, *bench) error {
+// needCard is an error where there is no card.
+func needCard() error {
+	cards, err := cudaops.AvailableDevices()
+	if err == nil && len(cards) == 0 {
+		err = errors.New("no card is visible: see tandem devices")
+	}
+	return err
+}
+
+// onCard times steps of SGD with momentum on batches that are on the card, beside PyTorch in its modes, each step waited for and not; and
+// ours with a batch that is sent for every step.
+func onCard(name string) func(context.Context, *bench) error {
 	return func(ctx context.Context, b *bench) (err error) {
-		if n := cudaops.DeviceCount(); n == 0 {
-			return errors.New("no card is visible: see tandem devices")
+		if err := needCard(); err != nil {
+			return err
+		}
+		if b.ceilings == nil {
+			if b.ceilings, err = measureCeilings(ctx, b.sampling); err != nil {
+				return err
+			}
+			b.add(b.ceilings.rows()...)
+			card, err := cudaops.DeviceName(0)
+			if err != nil {
+				return err
+			}
+			b.about = append(b.about, card)
 		}
 		var peer *torch
 		if b.wants(torchPeer) {
@@ -82,28 +149,30 @@ func onCard(name string, model func() nn.Module, data func(batch int) (x, y *ten
 				return err
 			}
 			defer func() { err = errors.Join(err, peer.close()) }()
+			if version := "PyTorch " + peer.version; !slices.Contains(b.about, version) {
+				b.about = append(b.about, version)
+			}
 		}
-		for _, batch := range batches {
-			if err := cardSteps(ctx, b, peer, name, model, data, batch); err != nil {
-				return fmt.Errorf("batch %d: %w", batch, err)
+		for _, c := range cardCases {
+			if c.name != name {
+				continue
+			}
+			if err := c.steps(ctx, b, peer); err != nil {
+				return fmt.Errorf("batch %d: %w", c.batch, err)
 			}
 		}
 		return nil
 	}
 }
 
-func cardSteps(ctx context.Context, b *bench, peer *torch, name string, model func() nn.Module, data func(batch int) (x, y *tensor.Dense), batch int) (err error) {
-	b.log("%s: %s, batch %d", b.suite, name, batch)
-	const precision = nn.TF32
-	x, y := data(batch)
-	t, err := dp.New(model(), nn.CrossEntropy(), nn.SGD(learningRate, nn.Momentum(0.9)), dp.DeviceIDs(0), dp.Seed(1), dp.WithPrecision(precision))
+func (c cardCase) steps(ctx context.Context, b *bench, peer *torch) (err error) {
+	b.log("%s: %s, batch %d, %v", b.suite, c.name, c.batch, c.precision)
+	x, y := cardNets[c.name].samples(c.batch)
+	t, err := c.trainer()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, t.Close()) }()
-	took := func(mode string) func(t timing) row {
-		return func(t timing) row { return stepTime(name, batch, mode, t) }
-	}
 	placed, err := t.Upload(x, y)
 	if err != nil {
 		return err
@@ -111,48 +180,36 @@ func cardSteps(ctx context.Context, b *bench, peer *torch, name string, model fu
 	defer func() { err = errors.Join(err, placed.Free()) }()
 	onCard := func(ctx context.Context) (*dp.Loss, error) { return t.StepBatch(ctx, placed) }
 	entrants := []entrant{
-		{row: took(precision.String()), run: ahead(onCard)},
-		{row: took(precision.String() + ", waiting"), run: calls(func() error {
+		{row: c.took(c.pipelined()), run: ahead(onCard)},
+		{row: c.took(c.waiting()), run: calls(func() error {
 			loss, err := onCard(ctx)
 			if err == nil {
 				_, err = loss.Value()
 			}
 			return err
 		})},
-		{row: took(precision.String() + ", batch sent"), run: ahead(func(ctx context.Context) (*dp.Loss, error) { return t.StepAsync(ctx, x, y) })},
+		{row: c.took(c.pipelined() + ", batch sent"), run: ahead(func(ctx context.Context) (*dp.Loss, error) { return t.StepAsync(ctx, x, y) })},
 	}
-	peak := make([]int64, len(b.torchModes))
 	if peer != nil {
-		for i, mode := range b.torchModes {
+		for _, mode := range b.torchModes {
 			for _, wait := range []bool{false, true} {
-				who := torchPeer + " " + mode
+				took := c.took(c.pipelined())
 				if wait {
-					who += ", waiting"
+					took = c.took(c.waiting())
 				}
-				entrants = append(entrants, entrant{peer: who, row: took(precision.String()), run: func(ctx context.Context, n int) (time.Duration, error) {
-					a, err := peer.ask(ctx, `{"workload": %q, "size": %d, "mode": %q, "precision": %q, "wait": %t, "calls": %d}`, name, batch, mode, precision, wait, n)
-					peak[i] = max(peak[i], a.Memory)
+				entrants = append(entrants, entrant{peer: torchPeer + " " + mode, row: took, run: func(ctx context.Context, n int) (time.Duration, error) {
+					a, err := peer.ask(ctx, `{"workload": %q, "size": %d, "mode": %q, "precision": %q, "wait": %t, "calls": %d}`, c.name, c.batch, mode, c.precision, wait, n)
 					return time.Duration(a.Seconds * float64(time.Second)), err
 				}})
 			}
 		}
 	}
-	if _, err := b.compare(ctx, entrants...); err != nil {
-		return err
-	}
-	memory := func(mode string, bytes int64) row {
-		r := row{Workload: name, Batch: &batch, Mode: mode, Metric: "peak memory", Value: math.Round(float64(bytes) / (1 << 20)), Unit: "MiB"}
-		return r
-	}
-	used, err := cudaops.MaxMemoryAllocated(0)
+	reached, err := b.compare(ctx, entrants...)
 	if err != nil {
 		return err
 	}
-	b.add(memory(precision.String(), used))
-	for i, mode := range b.torchModes {
-		if peak[i] > 0 {
-			b.add(memory(torchPeer+" "+mode, peak[i]))
-		}
-	}
-	return cudaops.ResetPeakMemoryStats(0)
+	floor := reached[0].against("floor", 1e3*b.ceilings.floor(cardNets[c.name], c.batch))
+	floor.limit = true
+	b.add(floor)
+	return nil
 }

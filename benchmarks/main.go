@@ -44,6 +44,7 @@ func main() {
 var assistants = map[string]func(ctx context.Context, stdout io.Writer) error{
 	peerVariable:      func(ctx context.Context, _ io.Writer) error { return follow(ctx) },
 	firstStepVariable: takeFirstStep,
+	startVariable:     takeStart,
 }
 
 // run is the command: it gives the exit status.
@@ -185,8 +186,13 @@ func execute(ctx context.Context, o *options, stdout, stderr io.Writer) (err err
 			}
 		}
 	}
-	fmt.Fprintf(stdout, "%s\n\n", m)
+	fmt.Fprintf(stdout, "%s\n\n", strings.Join(append(b.about, m), ", "))
 	writeTable(stdout, b.rows)
+	if goals := reached(b.rows); len(goals) > 0 {
+		fmt.Fprintln(stdout, "\nBeside the best of the peers:")
+		fmt.Fprintln(stdout)
+		writeGoals(stdout, goals)
+	}
 	return save(b.rows)
 }
 

@@ -36,6 +36,19 @@ func calls(fn func() error) contender {
 	}
 }
 
+// then makes the end of something part of the time.
+func (c contender) then(end func() error) contender {
+	return func(ctx context.Context, n int) (time.Duration, error) {
+		took, err := c(ctx, n)
+		if err != nil {
+			return 0, err
+		}
+		start := time.Now()
+		err = end()
+		return took + time.Since(start), err
+	}
+}
+
 // measure times contenders. It warms each up until it has run for a sample's time, then takes their samples in turn, so that whatever
 // disturbs the machine meets all of them alike.
 func (s sampling) measure(ctx context.Context, contenders ...contender) ([]timing, error) {

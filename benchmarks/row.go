@@ -24,17 +24,18 @@ type row struct {
 	Unit   string  `json:"unit"`
 	// Peer is what Value is compared with: another library, or a limit of the machine.
 	Peer *string `json:"peer"`
-	// Ratio is our time over the peer's for the same work: smaller is better, and 1 is a tie.
+	// Ratio is our time, or memory, over the peer's for the same work: smaller is better, and 1 is a tie.
 	Ratio *float64 `json:"ratio"`
 
 	spread float64 // of Value, as a share of it; 0 for what is derived
 	limit  bool    // whether the peer is a limit of the machine
 }
 
-// The units of times; all others are units of speed.
+// The units of what is better the smaller it is; all others are units of speed.
 const (
 	milliseconds = "ms"
 	microseconds = "us"
+	mebibytes    = "MiB"
 )
 
 // stepTime is a row for the time of a step.
@@ -50,7 +51,7 @@ func speed(workload, mode, metric string, work float64, unit string, t timing) r
 // against compares r with what a peer reached in the same unit.
 func (r row) against(peer string, value float64) row {
 	ratio := value / r.Value
-	if r.Unit == milliseconds || r.Unit == microseconds {
+	if r.Unit == milliseconds || r.Unit == microseconds || r.Unit == mebibytes {
 		ratio = r.Value / value
 	}
 	r.Peer, r.Ratio = &peer, &ratio
@@ -105,6 +106,11 @@ func writeTable(w io.Writer, rows []row) {
 		}
 		table = append(table, cells)
 	}
+	alignTable(w, table, right)
+}
+
+// alignTable writes a table of which the first line is the head, with its columns aligned: some to the right.
+func alignTable(w io.Writer, table [][]string, right []bool) {
 	width := make([]int, len(right))
 	for _, cells := range table {
 		for i, c := range cells {
@@ -141,6 +147,8 @@ func verdict(r row) string {
 	switch x := *r.Ratio; {
 	case r.limit:
 		return fmt.Sprintf("%.0f %% of it", 100/x)
+	case r.Unit == mebibytes:
+		return fmt.Sprintf("%.3g times the memory", x)
 	case x > 1:
 		return fmt.Sprintf("%.3g times slower", x)
 	default:

@@ -37,6 +37,8 @@ type bench struct {
 	torch *torch   // on the CPU; nil: not to be measured
 	// torchModes are how PyTorch runs on a card.
 	torchModes []string
+	ceilings   *ceilings // of the card; nil before they were measured
+	about      []string  // what else the machine has that counts
 	rows       []row
 	log        func(format string, args ...any) // takes a line of progress
 }

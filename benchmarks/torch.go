@@ -38,7 +38,6 @@ type torch struct {
 type torchAnswer struct {
 	Version string  `json:"version"`
 	Seconds float64 `json:"seconds"`
-	Memory  int64   `json:"memory"` // the most that was in use on the card, in bytes
 }
 
 // startTorch starts Python with one of the scripts. It lives until close or until ctx ends.

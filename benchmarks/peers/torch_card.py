@@ -1,7 +1,8 @@
 """Times PyTorch on a card: the peer of `benchmarks --suite card --peer torch`.
 
 That command starts it with --serve. It reads requests, {"workload", "size", "mode", "precision", "wait", "calls"}, and answers each
-with the seconds that so many steps took and the peak of memory in bytes. So its samples are taken in turn with ours.
+with the seconds that so many steps took. So its samples are taken in turn with ours. Or with --start and {"workload", "size", "mode",
+"precision", "steps"}: it makes a step and says so by a line, {}, makes more steps, and says the peak of the card's memory in bytes.
 
 A step is forward, cross entropy, backward and an update by SGD with momentum 0.9, on one batch that stays on the card. With wait, each
 step is waited for; else only the last. Modes: eager, compile (torch.compile), graph (the whole step in one CUDA graph).
@@ -40,14 +41,11 @@ WORKLOADS = {"mlp": (mlp, *IMAGES), "cnn": (cnn, *IMAGES), "big": (big, (8192,),
 
 @functools.cache
 def prepare(workload, size, mode, precision):
-    """The function that does one step, and what it takes of the card's memory."""
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
+    """The function that does one step, in its stride."""
     step = build(workload, size, mode, precision)
     for _ in range(3):
         step()
-    torch.cuda.synchronize()
-    return step, torch.cuda.max_memory_allocated() - before
+    return step
 
 
 def build(workload, size, mode, precision):
@@ -94,7 +92,7 @@ def timed(workload, size, mode, precision, wait, calls):
         current = workload, size
         prepare.cache_clear()
         torch.cuda.empty_cache()
-    step, memory = prepare(workload, size, mode, precision)
+    step = prepare(workload, size, mode, precision)
     torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(calls):
@@ -102,10 +100,24 @@ def timed(workload, size, mode, precision, wait, calls):
         if wait:
             torch.cuda.synchronize()
     torch.cuda.synchronize()
-    return {"seconds": time.perf_counter() - start, "memory": memory}
+    return {"seconds": time.perf_counter() - start}
+
+
+def start(workload, size, mode, precision, steps):
+    step = build(workload, size, mode, precision)
+    step()
+    torch.cuda.synchronize()
+    print("{}", flush=True)
+    for _ in range(steps):
+        step()
+    torch.cuda.synchronize()
+    print(json.dumps({"memory": torch.cuda.max_memory_allocated()}), flush=True)
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "--start":
+        start(**json.loads(sys.argv[2]))
+        sys.exit()
     print(json.dumps({"version": torch.__version__}), flush=True)
     for line in sys.stdin:
         print(json.dumps(timed(**json.loads(line))), flush=True)
