@@ -104,10 +104,19 @@ func newAllocator(drv driver, card int, variable *amount) *allocator {
 	}
 }
 
-func (a *allocator) setCaps(set func(*caps)) {
+// setCaps changes the caps. Where more is held than they allow, what is cached
+// goes back.
+func (a *allocator) setCaps(set func(*caps)) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	set(&a.caps)
+	if a.stats.All.ReservedBytes.Current <= a.caps.limit(a.total).Bytes {
+		return nil
+	}
+	if err := a.releaseCached(); err != nil {
+		return fmt.Errorf("cudaops: lower the memory limit of %s: %w", String(a.card), err)
+	}
+	return nil
 }
 
 func (a *allocator) limit() Limit {

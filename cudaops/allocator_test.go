@@ -94,7 +94,11 @@ func mustFail(t *testing.T, a *allocator, bytes int64) *OutOfMemoryError {
 }
 
 // capTo caps the allocator to bytes.
-func capTo(a *allocator, bytes int64) { a.setCaps(func(c *caps) { c.bytes = &bytes }) }
+func capTo(a *allocator, bytes int64) {
+	if err := a.setCaps(func(c *caps) { c.bytes = &bytes }); err != nil {
+		panic(err) // of a driver that takes nothing back
+	}
+}
 
 func reserved(a *allocator) int64 { return a.statistics().All.ReservedBytes.Current }
 
@@ -246,6 +250,21 @@ func TestLoweringFreesNothing(t *testing.T) {
 	mustAlloc(t, a, 50*mib)
 }
 
+func TestLoweringGivesTheCacheBack(t *testing.T) {
+	d, a := newFake(gib)
+	b := mustAlloc(t, a, 3*mib) // leaves a rest of its segment
+	a.put(mustAlloc(t, a, 100*mib))
+	capTo(a, 30*mib)
+	if d.used != 20*mib {
+		t.Errorf("%s taken after lowering, want the segment in use", formatSize(d.used))
+	}
+	d.releaseErr = errFake
+	a.put(b)
+	if err := a.setCaps(func(c *caps) { *c.bytes = 0 }); !errors.Is(err, errFake) {
+		t.Errorf("a driver that takes nothing back: %v", err)
+	}
+}
+
 func TestOutOfMemoryErrorSaysAll(t *testing.T) {
 	d, a := newFake(gib)
 	d.processes = []ProcessMemory{{PID: 4711, Name: "trainer", Bytes: 100 * mib}, {PID: 4712, Name: "viewer", Bytes: 24 * mib}}
@@ -344,7 +363,9 @@ func TestFourProcessesShareACard(t *testing.T) {
 	quarter := 0.25
 	for i := range 4 {
 		a := newAllocator(drv, 0, nil)
-		a.setCaps(func(c *caps) { c.fraction = &quarter })
+		if err := a.setCaps(func(c *caps) { c.fraction = &quarter }); err != nil {
+			t.Fatal(err)
+		}
 		for range 16 {
 			mustAlloc(t, a, mib)
 		}
@@ -514,5 +535,64 @@ func TestAllocatorIsDeterministic(t *testing.T) {
 	}
 	if first, second := run(), run(); !slices.Equal(first, second) {
 		t.Error("two runs put blocks in different places")
+	}
+}
+
+// TestRehearsalAnswersAsTheCard tries random requests and frees on copies of an allocator and then on itself: the answers are the same,
+// and the copies take nothing.
+func TestRehearsalAnswersAsTheCard(t *testing.T) {
+	failures := 0
+	for seed := range uint64(40) {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		d := &fakeDriver{total: 96 * mib, unit: []int64{blockUnit, 2 * mib}[seed%2], context: int64(seed%3) * mib}
+		a := newAllocator(d, 0, nil)
+		if seed%4 > 1 {
+			capTo(a, 40*mib)
+		}
+		var held []*block
+		for range 60 {
+			twins := map[*block]*block{}
+			used := d.used
+			copied, err := a.rehearsal(twins)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 5 {
+				if len(held) > 0 && rng.IntN(3) == 0 {
+					i := rng.IntN(len(held))
+					copied.put(twins[held[i]])
+					a.put(held[i])
+					held = slices.Delete(held, i, i+1)
+					used = d.used
+					continue
+				}
+				bytes := 1 + rng.Int64N([]int64{4096, 4 * mib, 30 * mib}[rng.IntN(3)])
+				twin, tried := copied.alloc(bytes)
+				if d.used != used {
+					t.Fatalf("seed %d: a rehearsal took %d bytes", seed, d.used-used)
+				}
+				b, err := a.alloc(bytes)
+				used = d.used
+				if (err == nil) != (tried == nil) || err != nil && err.Error() != tried.Error() {
+					t.Fatalf("seed %d: rehearsal gives %v, the card %v", seed, tried, err)
+				}
+				if err != nil {
+					failures++
+					continue
+				}
+				twins[b], held = twin, append(held, b)
+			}
+			got, want := copied.statistics(), a.statistics()
+			if got != want {
+				t.Fatalf("seed %d: statistics %+v, want %+v", seed, got, want)
+			}
+		}
+		for _, b := range held {
+			a.put(b)
+		}
+		checkAllocator(t, d, a)
+	}
+	if failures == 0 {
+		t.Error("no request failed: the test tries too little")
 	}
 }

@@ -210,7 +210,7 @@ var processCalls = map[string]func() error{
 	"CurrentDevice": func() error { _, err := cudaops.CurrentDevice(); return err },
 	"ManualSeed":    func() error { return cudaops.ManualSeed(1) },
 	"ManualSeedAll": func() error { return cudaops.ManualSeedAll(1) },
-	"EmptyCache":    cudaops.EmptyCache,
+	"EmptyCache":    func() error { return cudaops.EmptyCache() },
 	"SetDeviceMemoryLimit of all": func() error {
 		return cudaops.SetDeviceMemoryLimit(1)
 	},

@@ -1,6 +1,7 @@
 package cudaops
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -167,8 +168,8 @@ func parseDeviceLimit(value string, cards int) ([]*amount, error) {
 // the smallest holds. A fraction outside 0..1, or NaN, is an
 // [*InvalidFractionError]. On error no cap has changed.
 //
-// Lowering a cap frees nothing that is in use: requests fail until enough has
-// been freed. A fraction of 1 lifts it.
+// Lowering a cap gives cached memory back, but frees nothing that is in use:
+// requests fail until enough has been freed. A fraction of 1 lifts it.
 func SetPerProcessMemoryFraction(fraction float64, devices ...int) error {
 	if math.IsNaN(fraction) || fraction < 0 || fraction > 1 {
 		return &InvalidFractionError{Fraction: fraction}
@@ -181,8 +182,8 @@ func SetPerProcessMemoryFraction(fraction float64, devices ...int) error {
 // earlier limit in bytes; other caps stay, and the smallest holds. On error no
 // cap has changed.
 //
-// Lowering a cap frees nothing that is in use: requests fail until enough has
-// been freed. A limit of at least the card's memory lifts it.
+// Lowering a cap gives cached memory back, but frees nothing that is in use:
+// requests fail until enough has been freed. A limit of at least the card's memory lifts it.
 func SetDeviceMemoryLimit(bytes int64, devices ...int) error {
 	if bytes < 0 {
 		return fmt.Errorf("cudaops: set memory limit: %d bytes: must be 0 or more", bytes)
@@ -199,10 +200,11 @@ func setCaps(devices []int, set func(*caps)) error {
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, c := range chosen {
-		c.mem.setCaps(set)
+		errs = append(errs, c.mem.setCaps(set))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // MemoryLimit is how many bytes of the card's memory this process may hold, and

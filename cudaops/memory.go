@@ -223,14 +223,18 @@ func (m *Memory) Free() error {
 	return err
 }
 
-// EmptyCache gives the memory that the allocators of all visible cards hold but
-// do not use back to the cards.
-func EmptyCache() error {
-	s, err := useCards()
+// EmptyCache gives the memory that the allocators of cards hold but do not use
+// back to the cards. With no device named it is that of every visible card.
+func EmptyCache(devices ...int) error {
+	s, err := use()
 	if err != nil {
 		return err
 	}
-	for _, c := range s.cards {
+	chosen, err := s.choose(devices)
+	if err != nil {
+		return err
+	}
+	for _, c := range chosen {
 		if err := c.mem.emptyCache(); err != nil {
 			return err
 		}

@@ -27,7 +27,7 @@ func (t *DataParallel) Upload(x, y tensor.Tensor) (*Batch, error) {
 	case t.procs != nil:
 		return nil, errors.New("dp: Upload: this is one of several processes: each step's batch must be sent, by Step or StepShard")
 	}
-	bx, plan, by, err := t.prepare(x, y)
+	bx, plan, by, err := t.prepare(context.Background(), x, y)
 	if err != nil {
 		return nil, err
 	}
@@ -103,6 +103,9 @@ func (t *DataParallel) StepBatch(ctx context.Context, b *Batch) (*Loss, error) {
 		return nil, ctx.Err()
 	}
 	return t.async(func(l *Loss) (float64, error) {
+		if err := t.fitStep(b.plan); err != nil {
+			return 0, err
+		}
 		loss, err := t.updateBy(ctx, stepJob{t: t, plan: b.plan, batch: b, late: l})
 		return loss, t.recovered(ctx, err)
 	})

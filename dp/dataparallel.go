@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"sync"
@@ -19,26 +20,27 @@ import (
 
 // DataParallel trains a model on one or more ranks. Make one with [New], end it with [DataParallel.Close].
 type DataParallel struct {
-	mu       sync.Mutex
-	cfg      config
-	procs    *processes // nil: this process trains by itself
-	compiler nn.Compiler
-	team     team
-	door     struct{ x, y door }
-	programs map[string]*compiled
-	steps    map[string]*stepPlan
-	forwards map[string]*forwardPlan
-	lastStep *stepPlan
-	shares   []data.Range // of all ranks, in the step in progress
-	late     []*Loss      // of steps that are under way, the oldest first
-	ints     *bool        // whether integer inputs go to the model as indices; nil until one was seen
-	updates  int
-	hyper    []float32
-	job      stepJob
-	warned   bool
-	unlinked sync.Once // told why cards are not linked
-	torn     error     // a *TornError, or nil
-	closed   bool
+	mu         sync.Mutex
+	cfg        config
+	procs      *processes // nil: this process trains by itself
+	compiler   nn.Compiler
+	team       team
+	door       struct{ x, y door }
+	programs   map[string]*compiled
+	steps      map[string]*stepPlan
+	forwards   map[string]*forwardPlan
+	lastStep   *stepPlan
+	shares     []data.Range // of all ranks, in the step in progress
+	late       []*Loss      // of steps that are under way, the oldest first
+	ints       *bool        // whether integer inputs go to the model as indices; nil until one was seen
+	updates    int
+	hyper      []float32
+	job        stepJob
+	warned     bool
+	warnedNorm bool
+	unlinked   sync.Once // told why cards are not linked
+	torn       error     // a *TornError, or nil
+	closed     bool
 }
 
 // ErrClosed is the error of using a DataParallel after Close.
@@ -235,6 +237,11 @@ func (t *DataParallel) regroup(ctx context.Context) error {
 		r.group = group[i]
 		clear(r.comms)
 	}
+	if t.procs != nil {
+		// Ranks that have failed may have come to other plans.
+		clear(t.steps)
+		t.lastStep = nil
+	}
 	return nil
 }
 
@@ -412,20 +419,16 @@ type RankMemory struct {
 }
 
 // Memory says what the model and the programs compiled so far hold, for each rank, in bytes: exactly what was taken from the
-// device's allocator. Own kinds are summed over programs.
+// device's allocator. Programs share what they have between their steps (activations); other own kinds are summed.
 func (t *DataParallel) Memory() []RankMemory {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	out := make([]RankMemory, len(t.team.ranks))
 	for i, r := range t.team.ranks {
-		size := t.sizes(r.index)
-		m := (&ir.Program{Size: size}).Memory()
-		for p := range r.execs {
-			own := p.Memory()
-			m.Activations += own.Activations
-			m.Inputs += own.Inputs
-			m.Outputs += own.Outputs
-			m.Constants += own.Constants
+		m := needs(t.sizes(r.index), slices.Collect(maps.Keys(r.execs)))
+		m.Activations = 0
+		for _, a := range r.arenas {
+			m.Activations += ir.Allocated(a.Len())
 		}
 		m.Inputs += ir.Allocated(r.second.bytes())
 		out[i] = RankMemory{Rank: r.index, Device: t.cfg.ids[i], Memory: m}

@@ -34,7 +34,15 @@
 // # Life cycle
 //
 // Programs are compiled when a shape of batch is first seen, one a rank, and kept. All memory that they need is taken at that
-// moment; [DataParallel.Memory] says how much. Close gives everything back.
+// moment; [DataParallel.Memory] says how much. What lies between a program's steps is shared by all programs of a rank, since they run one after the
+// other. Where a card is short of memory, programs of other shapes are unloaded until they are wanted again. Close gives everything back.
+//
+// # Knowing before running
+//
+// [DataParallel.Plan] says for any shape of batch what it takes of each card, by kind, against what is free and allowed, whether it fits, and the
+// size of the largest batch that does: a program's memory is known when it is compiled, and the card's allocator is asked on a copy. A batch
+// that does not fit fails before anything of it runs or stays allocated, with that plan in a [*FitError]. With [AutoMicroBatch]
+// it is computed in parts instead, with the same result.
 //
 // # Concurrency
 //
@@ -44,7 +52,8 @@
 // # Errors
 //
 // A caller's mistake is found before anything has run, and is an error that names it: [*cudaops.InvalidDeviceError],
-// [*DuplicateDeviceError], [*PrimaryCardError], [*InputError], [*IndexError] for a label outside the classes. When a rank fails,
+// [*DuplicateDeviceError], [*PrimaryCardError], [*InputError], [*IndexError] for a label outside the classes, [*FitError] for a batch that is too
+// large for the cards. When a rank fails,
 // all are joined and the lowest failing rank's error is returned as a [*ReplicaError]; parameters are then as before the step. A
 // context that ends stops a step before its update, or not at all. In a job of several processes, an error of one is on the others a
 // [comm.BrokenError] that names the rank and says what happened there; the next call connects the ranks anew, so that all may go on

@@ -14,13 +14,14 @@ import (
 
 // forwardPlan is how inputs of one shape are evaluated.
 type forwardPlan struct {
-	progs  []*compiled
+	progs  []*compiled // by rank that has samples
 	shares []data.Range
 	out    []int           // offset in bytes of each replica's output in the gathered ones
 	shape  ir.Shape        // of the result
 	dtype  ir.DType        //
-	mem    *cudaops.Memory // the gathered outputs, on the output card; nil for the host
-	bytes  []byte          // the same on the host; on other ranks than 0 of several processes, the rank's own
+	size   int             // of the gathered outputs in bytes; on other ranks than 0 of several processes, of the rank's own
+	mem    *cudaops.Memory // the outputs on the output card; nil for the host
+	bytes  []byte          // the outputs on the host
 }
 
 func (p *forwardPlan) free() error {
@@ -57,6 +58,9 @@ func (t *DataParallel) Forward(ctx context.Context, x tensor.Tensor) (*tensor.De
 		return nil, err
 	}
 	if err := plan.verify(bx); err != nil {
+		return nil, err
+	}
+	if err := t.fitForward(bx.form, plan); err != nil {
 		return nil, err
 	}
 	if err := t.team.do(ctx, &forwardJob{t, plan, bx, 0}); err != nil {
@@ -104,6 +108,9 @@ func (t *DataParallel) evaluate(ctx context.Context, x batch) (*forwardPlan, err
 		if err := plan.verify(x); err != nil {
 			return nil, err
 		}
+	}
+	if err := t.fitForward(whole, plan); err != nil {
+		return nil, err
 	}
 	t.chunks(whole.shape[t.cfg.dim])
 	if x, err = t.scatterBatch(ctx, &t.door.x, x, whole, t.cfg.dim); err != nil {
@@ -188,15 +195,58 @@ func (t *DataParallel) planForward(x form) (*forwardPlan, error) {
 			p.out[me] = 0
 		}
 	}
-	if t.cfg.output == Host || t.procs != nil {
-		p.bytes = make([]byte, size)
-		return p, nil
-	}
-	var err error
-	if p.mem, err = cudaops.Alloc(t.cfg.output, int64(size)); err != nil {
-		return nil, fmt.Errorf("dp: outputs: %w", err)
-	}
+	p.size = size
 	return p, nil
+}
+
+// gathersOnCard reports whether outputs are gathered in a card's memory.
+func (t *DataParallel) gathersOnCard() bool { return t.cfg.output != Host && t.procs == nil }
+
+// fitForward loads what a plan runs, and takes memory for what it gathers.
+func (t *DataParallel) fitForward(x form, p *forwardPlan) error {
+	progs := t.programsOf(p.progs)
+	if t.allLoaded(progs) && (p.mem != nil || p.bytes != nil) {
+		return nil
+	}
+	get := func() error {
+		if err := t.loadAll(progs); err != nil || p.mem != nil || p.bytes != nil {
+			return err
+		}
+		if !t.gathersOnCard() {
+			p.bytes = make([]byte, p.size)
+			return nil
+		}
+		mem, err := cudaops.Alloc(t.cfg.output, int64(p.size))
+		if err != nil {
+			return &ReplicaError{Replica: max(0, slices.Index(t.cfg.ids, t.cfg.output)), Device: t.cfg.output, Err: fmt.Errorf("outputs: %w", err)}
+		}
+		p.mem = mem
+		return nil
+	}
+	return t.fit("Forward", x.shape, 1, get, func(samples int) (demand, error) {
+		x := form{x.ints, slices.Clone(x.shape)}
+		x.shape[t.cfg.dim] = samples
+		p, err := t.planForward(x)
+		if err != nil {
+			return demand{}, err
+		}
+		d := demand{programs: t.programsOf(p.progs)}
+		if t.gathersOnCard() {
+			d.gathered = int64(p.size)
+		}
+		return d, nil
+	})
+}
+
+// programsOf are the programs that the ranks of this process run, of those of the first ranks of all.
+func (t *DataParallel) programsOf(all []*compiled) [][]*ir.Program {
+	progs := make([][]*ir.Program, len(t.team.ranks))
+	for i, r := range t.team.ranks {
+		if r.index < len(all) {
+			progs[i] = []*ir.Program{all[r.index].Program}
+		}
+	}
+	return progs
 }
 
 // forwardJob evaluates on every rank that has samples.
@@ -212,10 +262,7 @@ func (j *forwardJob) run(ctx context.Context, r *rank) error {
 	if r.index >= len(p.shares) {
 		return nil
 	}
-	l, err := r.load(p.progs[r.index].Program)
-	if err != nil {
-		return err
-	}
+	l := r.execs[p.progs[r.index].Program]
 	share := p.shares[r.index]
 	here := data.Range{Lo: share.Lo - j.first, Hi: share.Hi - j.first}
 	if err := scatter(l.mem[ir.Input].Write, p.progs[r.index].x.Offset, j.x, j.t.cfg.dim, here); err != nil {

@@ -87,11 +87,7 @@ func (t *DataParallel) unlink() error {
 		}
 	}
 	return t.team.do(context.Background(), rankFunc(func(r *rank) error {
-		var errs []error
-		for _, l := range r.execs {
-			errs = append(errs, l.free())
-		}
-		clear(r.execs)
+		errs := []error{r.unload(func(*ir.Program) bool { return true })}
 		err := r.link.Err()
 		errs = append(errs, r.link.Close())
 		r.link = nil

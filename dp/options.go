@@ -64,6 +64,7 @@ type config struct {
 	schedule nn.Schedule
 	clip     []nn.Clip
 	micro    int
+	auto     bool // more parts where memory is short
 	precise  nn.Precision
 	logger   *slog.Logger
 	timeout  time.Duration
@@ -108,6 +109,11 @@ func WithPrecision(p nn.Precision) Option { return func(c *config) { c.precise =
 // the result is that of the whole batch (BatchNorm excepted, whose statistics are then those of a part) in about an n-th of the
 // activations' memory.
 func MicroBatches(n int) Option { return func(c *config) { c.micro = n } }
+
+// AutoMicroBatch lets a step that does not fit on its cards be computed in parts, as few as do fit, see [MicroBatches], which it takes for
+// the least number. Where another process takes the memory meanwhile, the step is planned again. [DataParallel.Plan] says in how many parts
+// a batch will be computed.
+func AutoMicroBatch() Option { return func(c *config) { c.auto = true } }
 
 // WithLogger takes warnings: an imbalance of cards, parameters without gradient. The default is slog.Default().
 func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l } }

@@ -117,6 +117,7 @@ func (t *DataParallel) agreement() []comm.Fact {
 		comm.Fact{Name: "the precision", Value: c.precise.String()},
 		comm.Fact{Name: "the seed", Value: fmt.Sprint(c.seed)},
 		comm.Fact{Name: "the number of micro-batches", Value: fmt.Sprint(c.micro)},
+		comm.Fact{Name: "whether steps are split where memory is short", Value: fmt.Sprint(c.auto)},
 		comm.Fact{Name: "the dimension of the batch", Value: fmt.Sprint(c.dim)},
 	)
 	return facts

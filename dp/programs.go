@@ -1,6 +1,7 @@
 package dp
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -26,8 +27,11 @@ type stepPlan struct {
 	want   ir.Shape     // of the whole batch's target
 	mine   ir.Shape     // of the target of this process's first rank
 	dimY   int          // along which the target is scattered
+	parts  int          // in which the largest share is computed
 	ranks  [][]run
 	checks []ir.Check
+
+	programs [][]*ir.Program // of ranks, each once
 }
 
 // run is one program of a step on one rank.
@@ -55,32 +59,46 @@ func (p *stepPlan) verify(x, y batch) error {
 	return nil
 }
 
-// stepPlan finds or makes the plan for batches of that form, of which the ranks have those shares.
-func (t *DataParallel) stepPlan(x form, shares []data.Range) (*stepPlan, error) {
-	if p := t.lastStep; p != nil && p.x.ints == x.ints && slices.Equal(p.x.shape, x.shape) && slices.Equal(p.shares, shares) {
-		return p, nil
+// stepPlan finds or makes the plan for batches of that form, of which the ranks have those shares, and loads what it runs.
+func (t *DataParallel) stepPlan(ctx context.Context, x form, shares []data.Range) (*stepPlan, error) {
+	p := t.lastStep
+	if p == nil || p.x.ints != x.ints || !slices.Equal(p.x.shape, x.shape) || !slices.Equal(p.shares, shares) {
+		p = t.steps[stepKey(x, shares)]
 	}
-	key := fmt.Sprint(x.shape, x.ints, shares)
-	p, ok := t.steps[key]
-	if !ok {
-		var err error
-		if p, err = t.planStep(form{x.ints, slices.Clone(x.shape)}, slices.Clone(shares)); err != nil {
+	known := p
+	var err error
+	if p == nil {
+		if p, err = t.planStep(form{x.ints, slices.Clone(x.shape)}, slices.Clone(shares), t.cfg.micro); err != nil {
 			return nil, err
 		}
-		t.steps[key] = p
+	}
+	switch {
+	case t.cfg.auto && t.procs == nil:
+		p, err = t.fitParts(p)
+	case t.cfg.auto && known == nil:
+		p, err = t.fitTogether(ctx, p)
+	default:
+		err = t.fitStep(p)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if p != known {
+		t.announce(p)
+		t.steps[stepKey(x, shares)] = p
 	}
 	t.lastStep = p
 	return p, nil
 }
 
-func (t *DataParallel) planStep(x form, shares []data.Range) (*stepPlan, error) {
-	p := &stepPlan{x: x, shares: shares, ranks: make([][]run, len(t.team.ranks))}
-	most := 0
-	for _, s := range shares {
-		most = max(most, s.Len())
-	}
+func stepKey(x form, shares []data.Range) string { return fmt.Sprint(x.shape, x.ints, shares) }
+
+// planStep plans a step that is computed in up to so many parts.
+func (t *DataParallel) planStep(x form, shares []data.Range, n int) (*stepPlan, error) {
+	p := &stepPlan{x: x, shares: shares, ranks: make([][]run, len(t.team.ranks)), programs: make([][]*ir.Program, len(t.team.ranks))}
 	// The largest share decides the number of parts; a rank with fewer samples sits the last ones out.
-	parts := data.Chunks(most, t.cfg.micro)
+	parts := data.Chunks(mostSamples(shares), n)
+	p.parts = len(parts)
 	for part, whole := range parts {
 		last := part == len(parts)-1
 		pieces := make([]data.Range, len(shares))
@@ -103,6 +121,9 @@ func (t *DataParallel) planStep(x form, shares []data.Range) (*stepPlan, error) 
 			}
 			if step.prog != nil || len(step.shadow) > 0 {
 				p.ranks[i] = append(p.ranks[i], step)
+			}
+			if step.prog != nil && !slices.Contains(p.programs[i], step.prog.Program) {
+				p.programs[i] = append(p.programs[i], step.prog.Program)
 			}
 		}
 	}

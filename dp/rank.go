@@ -14,15 +14,16 @@ import (
 // rank is one (process, card) pair: a device, the model's arenas on it, and the programs loaded there. All its work is done by
 // its own goroutine, locked to a thread, as cards want it.
 type rank struct {
-	index int // among the ranks of all processes
-	dev   ir.Device
-	group comm.Comm // all ranks
-	link  ir.Link   // of the device to theirs, or nil
-	mem   [ir.NumRegions]ir.DeviceMemory
-	comms map[int]ir.Comm // what programs reach the group by, by the number of ranks that have samples
-	execs map[*ir.Program]*loaded
-	tasks chan task
-	loss  [4]byte // room to read a loss
+	index  int // among the ranks of all processes
+	dev    ir.Device
+	group  comm.Comm // all ranks
+	link   ir.Link   // of the device to theirs, or nil
+	mem    [ir.NumRegions]ir.DeviceMemory
+	comms  map[int]ir.Comm // what programs reach the group by, by the number of ranks that have samples
+	execs  map[*ir.Program]*loaded
+	arenas []*arena // of the loaded programs
+	tasks  chan task
+	loss   [4]byte // room to read a loss
 
 	second second
 }
@@ -31,19 +32,6 @@ type rank struct {
 type task interface {
 	run(ctx context.Context, r *rank) error
 }
-
-// loaded is a program on a rank, with the memory that is its own.
-type loaded struct {
-	exec ir.Executable
-	mem  [ir.NumRegions]ir.DeviceMemory
-	rt   ir.Runtime // of the run in progress
-}
-
-// ours lists the regions that belong to the rank; the others belong to a program.
-var ours = []ir.Region{ir.Params, ir.Grads, ir.State, ir.Buffers}
-
-// theirs lists the regions that belong to a program.
-var theirs = []ir.Region{ir.Hyper, ir.Input, ir.Output, ir.Work, ir.Consts}
 
 // team runs tasks on all ranks of this process and joins them.
 type team struct {
@@ -130,44 +118,6 @@ func alloc(dev ir.Device, what string, bytes int64) (ir.DeviceMemory, error) {
 	return m, nil
 }
 
-// load prepares a program to run on the rank, the first time it is asked for.
-func (r *rank) load(p *ir.Program) (*loaded, error) {
-	if l, ok := r.execs[p]; ok {
-		return l, nil
-	}
-	l, err := r.place(p)
-	if isFull(err) && r.second.mem != nil {
-		if err := r.second.giveUp(r.dev); err != nil {
-			return nil, err
-		}
-		l, err = r.place(p)
-	}
-	if err != nil {
-		return nil, err
-	}
-	r.execs[p] = l
-	return l, nil
-}
-
-// place takes a program's memory and loads it there.
-func (r *rank) place(p *ir.Program) (*loaded, error) {
-	l := new(loaded)
-	mem := r.mem
-	for _, region := range theirs {
-		m, err := alloc(r.dev, fmt.Sprintf("%s: %s", p.Name, region), p.Bytes(region))
-		if err != nil {
-			return nil, errors.Join(err, l.free())
-		}
-		l.mem[region], mem[region] = m, m
-	}
-	exec, err := r.dev.Load(p, mem)
-	if err != nil {
-		return nil, errors.Join(err, l.free())
-	}
-	l.exec = exec
-	return l, nil
-}
-
 // programComm is how a program's collectives reach the other ranks, of which the first active have samples.
 func (r *rank) programComm(active int) (ir.Comm, error) {
 	if r.group.Size() == 1 {
@@ -184,25 +134,13 @@ func (r *rank) programComm(active int) (ir.Comm, error) {
 	return c, nil
 }
 
-func (l *loaded) free() error {
-	var errs []error
-	if l.exec != nil {
-		errs = append(errs, l.exec.Close())
-	}
-	for _, m := range l.mem {
-		if m != nil {
-			errs = append(errs, m.Free())
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // free gives back all that the rank holds.
 func (r *rank) free() error {
 	var errs []error
 	for _, l := range r.execs {
-		errs = append(errs, l.free())
+		errs = append(errs, r.release(l))
 	}
+	errs = append(errs, r.sweep())
 	if r.link != nil {
 		errs = append(errs, r.link.Close())
 	}

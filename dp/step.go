@@ -54,7 +54,7 @@ func (t *DataParallel) stepAlone(ctx context.Context, x, y tensor.Tensor, late *
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	bx, plan, by, err := t.prepare(x, y)
+	bx, plan, by, err := t.prepare(ctx, x, y)
 	if err != nil {
 		return 0, err
 	}
@@ -62,12 +62,12 @@ func (t *DataParallel) stepAlone(ctx context.Context, x, y tensor.Tensor, late *
 	return loss, t.recovered(ctx, err)
 }
 
-// prepare passes a batch through the door and plans its step.
-func (t *DataParallel) prepare(x, y tensor.Tensor) (bx batch, plan *stepPlan, by batch, err error) {
+// prepare passes a batch through the door, plans its step and loads what that takes.
+func (t *DataParallel) prepare(ctx context.Context, x, y tensor.Tensor) (bx batch, plan *stepPlan, by batch, err error) {
 	if bx, err = t.input(x); err != nil {
 		return bx, nil, by, err
 	}
-	if plan, err = t.stepPlan(bx.form, t.chunks(bx.shape[t.cfg.dim])); err != nil {
+	if plan, err = t.stepPlan(ctx, bx.form, t.chunks(bx.shape[t.cfg.dim])); err != nil {
 		return bx, nil, by, err
 	}
 	if by, err = t.target(y, plan.target.DType, plan.want, bx.form); err != nil {
@@ -156,10 +156,7 @@ func (j *stepJob) run(ctx context.Context, r *rank) error {
 		if part.prog == nil {
 			continue
 		}
-		l, err := r.load(part.prog.Program)
-		if err != nil {
-			return err
-		}
+		l := r.execs[part.prog.Program]
 		if part.share.Len() > 0 {
 			if err := j.fill(r, l, part, i); err != nil {
 				return err
@@ -180,9 +177,11 @@ func (j *stepJob) run(ctx context.Context, r *rank) error {
 			return err
 		}
 		if out := l.mem[ir.Output]; part.last && out != nil && r == t.team.ranks[0] {
-			if j.loss, err = r.readLoss(out); err != nil {
+			loss, err := r.readLoss(out)
+			if err != nil {
 				return err
 			}
+			j.loss = loss
 		}
 	}
 	return nil

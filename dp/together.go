@@ -199,7 +199,7 @@ func (t *DataParallel) runTogether(ctx context.Context, call kind, bx batch, y t
 	if err != nil {
 		return 0, err
 	}
-	plan, err := t.stepPlan(whole, t.shares)
+	plan, err := t.stepPlan(ctx, whole, t.shares)
 	if err != nil {
 		return 0, err
 	}
