@@ -42,6 +42,10 @@ func unary(v *kernel.Vector, f ir.Fn) kernel.Unary {
 		return v.Sigmoid
 	case ir.Softplus:
 		return v.Softplus
+	case ir.RoundBF16:
+		return v.RoundBF16
+	case ir.RoundF16:
+		return v.RoundF16
 	case ir.Erf:
 		return v.Erf
 	case ir.Relu:

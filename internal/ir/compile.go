@@ -109,6 +109,12 @@ func (c *compiler) prepare(g *Graph) (*part, error) {
 		return nil, err
 	}
 	dump("simplified", g)
+	if half := c.p.Target.Half; half.Half() {
+		if g, err = roundOperands(g, half); err != nil {
+			return nil, err
+		}
+		dump("rounded", g)
+	}
 	if c.p.Target.channelsLast() {
 		if g, err = channelsLast(g, &c.p.Checks); err != nil {
 			return nil, err
@@ -127,7 +133,7 @@ func (c *compiler) prepare(g *Graph) (*part, error) {
 			return nil, err
 		}
 	}
-	f := fuse(g)
+	f := fuse(g, c.p.Target)
 	p := &part{compiler: c, f: f, places: map[*Value]place{}, last: map[*Value]int{}}
 	for _, st := range g.Stores {
 		p.store(st)
@@ -140,7 +146,7 @@ func (c *compiler) prepare(g *Graph) (*part, error) {
 }
 
 // store decides how a store happens: its value computed right in the slot, where nothing still needs what the slot held, or
-// copied there at the end.
+// copied there at the end. What others want as halves is copied, and so is what a step rounds by storing halves.
 func (p *part) store(st Store) {
 	w := p.f.views[st.Value]
 	if r, ok := w.base.Op.(Read); ok && w.whole() && r.Slot.Region == st.Slot.Region && r.Slot.Offset == st.Slot.Offset {
@@ -148,7 +154,7 @@ func (p *part) store(st Store) {
 	}
 	u := p.f.unit[w.base]
 	_, placed := p.places[w.base]
-	if u != nil && !placed && w.whole() && p.orderAfterChecks(u, st.Slot) && p.orderAfterReaders(u, st.Slot) {
+	if u != nil && !placed && w.whole() && !(p.f.holdsHalves(w.base) && (!isFused(u) || p.read(w.base))) && p.orderAfterChecks(u, st.Slot) && p.orderAfterReaders(u, st.Slot) {
 		p.places[w.base] = place{region: st.Slot.Region, offset: st.Slot.Offset}
 		return
 	}
@@ -167,6 +173,24 @@ func (p *part) store(st Store) {
 		st.Value = c.root
 	}
 	p.tail = append(p.tail, st)
+}
+
+// read reports whether a unit reads v from memory.
+func (p *part) read(v *Value) bool {
+	return slices.ContainsFunc(p.f.units(), func(u *unit) bool { return slices.Contains(p.f.needsOf(u), v) })
+}
+
+// dtype is the type in which v lies in memory. What callers read is never a half.
+func (p *part) dtype(v *Value) DType {
+	if pl, placed := p.places[v]; p.f.holdsHalves(v) && (!placed || pl.buf != nil) {
+		return p.f.half
+	}
+	return v.DType
+}
+
+// words is the size of v in memory.
+func (p *part) words(v *Value) int {
+	return (v.Shape.Size()*p.dtype(v).Size() + wordSize - 1) / wordSize
 }
 
 func (p *part) overwritten(s *Slot) bool {
@@ -259,7 +283,7 @@ func (p *part) lifetimes() {
 				p.places[v] = place{buf: b, region: Work}
 				continue
 			}
-			b := &buffer{size: v.Shape.Size(), start: p.clock + u.pos, end: p.clock + max(p.last[v], u.pos)}
+			b := &buffer{size: p.words(v), start: p.clock + u.pos, end: p.clock + max(p.last[v], u.pos)}
 			p.buffers = append(p.buffers, b)
 			p.places[v] = place{buf: b, region: Work}
 		}
@@ -292,7 +316,7 @@ func (p *part) reuse(u *unit, v *Value) *buffer {
 	}
 	for _, w := range p.f.loads(u) {
 		pl, ok := p.places[w.base]
-		if !ok || pl.buf == nil || pl.buf.end != p.clock+u.pos || p.f.unit[w.base] == u || pl.buf.size != v.Shape.Size() {
+		if !ok || pl.buf == nil || pl.buf.end != p.clock+u.pos || p.f.unit[w.base] == u || pl.buf.size != p.words(v) {
 			continue
 		}
 		same := true
@@ -301,7 +325,7 @@ func (p *part) reuse(u *unit, v *Value) *buffer {
 				same = false
 			}
 		}
-		if same && w.base.DType == v.DType {
+		if same && p.dtype(w.base) == p.dtype(v) {
 			return pl.buf
 		}
 	}

@@ -135,7 +135,7 @@ func (p *part) in(s *Step, w view) int {
 
 // operand is the place of a view.
 func (p *part) operand(w view) Operand {
-	o := Operand{DType: w.base.DType, Shape: w.shape.Clone(), Strides: slices.Clone(w.strides), Offset: w.offset}
+	o := Operand{DType: p.dtype(w.base), Shape: w.shape.Clone(), Strides: slices.Clone(w.strides), Offset: w.offset}
 	switch op := w.base.Op.(type) {
 	case Read:
 		o.Region = op.Slot.Region
@@ -159,7 +159,7 @@ func (p *part) operand(w view) Operand {
 	o.Region = pl.region
 	o.Offset += pl.offset
 	if pl.buf != nil {
-		o.Offset += pl.buf.offset
+		o.Offset += pl.buf.offset * wordSize / o.DType.Size()
 	}
 	return o
 }

@@ -29,6 +29,9 @@ const (
 	Ceil
 	Float // i32 to f32
 
+	RoundBF16 // to the nearest bfloat16, ties to even; the result is a float32 all the same
+	RoundF16  // to the nearest float16, likewise; from 65520 on that is infinity
+
 	Add
 	Sub
 	Mul
@@ -90,6 +93,9 @@ var fns = [numFn]fnInfo{
 	Ceil:     {"ceil", 1, unary(math.Ceil)},
 	Float:    {"float", 1, unary(func(x float64) float64 { return x })},
 
+	RoundBF16: {"round_bf16", 1, unary(func(x float64) float64 { return round(x, 8, -126, 0x1.fep127) })},
+	RoundF16:  {"round_f16", 1, unary(func(x float64) float64 { return round(x, 11, -14, 0x1.ffcp15) })},
+
 	Add: {"add", 2, func(a, b, _ float64) float64 { return a + b }},
 	Sub: {"sub", 2, func(a, b, _ float64) float64 { return a - b }},
 	Mul: {"mul", 2, func(a, b, _ float64) float64 { return a * b }},
@@ -120,6 +126,20 @@ func sign(x float64) float64 {
 		return -1
 	}
 	return x // 0 and NaN
+}
+
+// round gives the nearest number with so many bits of mantissa, fewer below 2^least, and infinity where that is past most.
+func round(x float64, bits, least int, most float64) float64 {
+	if x == 0 || math.IsNaN(x) || math.IsInf(x, 0) {
+		return x
+	}
+	_, e := math.Frexp(x) // |x| is in [2^(e-1), 2^e)
+	unit := max(e-1, least) - (bits - 1)
+	y := math.Ldexp(math.RoundToEven(math.Ldexp(x, -unit)), unit)
+	if math.Abs(y) > most {
+		return math.Inf(int(math.Copysign(1, x)))
+	}
+	return y
 }
 
 // String returns the function's name.

@@ -33,12 +33,17 @@ type fuser struct {
 	views     map[*Value]view
 	extra     []*unit // units of values that are not the graph's own
 	search    int
+	half      DType // in which values lie that it holds; F32 is none
+	halves    map[*Value]bool
 }
 
 // fuse divides a simplified graph into units: each product, reduction, window or row op is one, taking in the elementwise
 // values around it that it can compute on the way; the remaining elementwise values are gathered into loops.
-func fuse(g *Graph) *fuser {
+func fuse(g *Graph, target Target) *fuser {
 	f := &fuser{g: g, consumers: make([][]*Value, len(g.Values)), stored: make([]bool, len(g.Values)), unit: map[*Value]*unit{}, views: map[*Value]view{}}
+	if target.Halves && target.Half.Half() {
+		f.half, f.halves = target.Half, map[*Value]bool{}
+	}
 	for _, v := range g.Values {
 		for _, a := range v.Args {
 			if c := f.consumers[a.ID]; len(c) == 0 || c[len(c)-1] != v {
@@ -62,6 +67,8 @@ func fuse(g *Graph) *fuser {
 			f.takeEpilogue(u)
 		case Reduce:
 			f.takePrologue(u, v.Args[0])
+		case Conv2dGradX, Conv2dGradW, Pool2d, Pool2dGrad, Softmax, SoftmaxGrad, CrossEntropy, CrossEntropyGrad:
+			f.takeRounding(u)
 		}
 	}
 	for _, v := range g.Values {
@@ -177,6 +184,7 @@ func (f *fuser) takeEpilogue(u *unit) {
 			f.take(u, add)
 		}
 	}
+	f.takeRounding(u)
 	if r := f.only(u.result); r != nil && isMap(r, Relu) {
 		u.relu = true
 		f.take(u, r)
@@ -184,6 +192,7 @@ func (f *fuser) takeEpilogue(u *unit) {
 	if _, ok := u.root.Op.(MatMul); ok && !u.relu {
 		f.takeMask(u)
 	}
+	f.takeRounding(u)
 }
 
 // takeMask lets a product be 0 where relu's result was: where(y <= 0, 0, product) is the gradient of y = relu(x).
@@ -239,6 +248,29 @@ func (f *fuser) takeSums(r *unit) {
 		u.max = max(u.max, r.max)
 		return
 	}
+}
+
+// takeRounding lets a step write its result as halves.
+func (f *fuser) takeRounding(u *unit) {
+	if !f.half.Half() {
+		return
+	}
+	if r := f.only(u.result); r != nil && isMap(r, rounding(f.half)) {
+		f.take(u, r)
+	}
+}
+
+// holdsHalves reports whether v, which a unit computes, is to lie in memory as halves.
+func (f *fuser) holdsHalves(v *Value) bool {
+	if !f.half.Half() || v.DType != F32 || f.unit[v] == nil {
+		return false
+	}
+	is, ok := f.halves[v]
+	if !ok {
+		is = holds(f.half, v)
+		f.halves[v] = is
+	}
+	return is
 }
 
 func (f *fuser) take(u *unit, v *Value) {

@@ -45,7 +45,7 @@ type InstrKind uint8
 
 // The kinds of instruction.
 const (
-	Load   InstrKind = iota // the element of Step.In[In]; an i32 element is converted to float32
+	Load   InstrKind = iota // the element of Step.In[In]; an i32 element or a half is converted to float32
 	Imm                     // the number X
 	Apply                   // Fn of registers A
 	Index                   // the index along Axis, as float32
@@ -63,15 +63,18 @@ type Loop struct {
 //
 // By Op's type:
 //
-//	Fused        Loop runs over its shape; register Results[i] goes to Out[i], contiguous float32 of the loop's shape. An Out may be
+//	Fused        Loop runs over its shape; register Results[i] goes to Out[i], contiguous, of the loop's shape. An Out may be
 //	             exactly the place of a contiguous In (in place): each element is loaded wherever it is used before it is stored.
 //	Reduce       Loop makes the element, in its last register; Out[0] has the loop's shape with Axes of extent 1.
 //	MatMul       In[0] x In[1] (any strides) -> Out[0] (inner stride 1), then Epilogue; with its Sums there are two matrices, and Out[1].
 //	Conv2d       In[0], In[1] contiguous -> Out[0] contiguous, then Epilogue. Contiguous in the order of the shape, with channels last too.
 //	Collective   see there.
-//	Copy         Out[0] = In[0], any strides and type.
+//	Copy         Out[0] = In[0], any strides; types may differ where one is a half.
 //	others       as in the Graph: In are the arguments, Out[0] the result. All are contiguous, except that Concat and Unslice take
 //	             arguments with any strides.
+//
+// Numbers may lie as halves, in operands of a [Target] whose device has them: everything computes on float32 and sums in it, and a result
+// that is to be a half is rounded then, where it is not one already.
 type Step struct {
 	Op       Op
 	In, Out  []Operand

@@ -156,6 +156,14 @@ func (s *simplifier) rewriteMap(op Map, shape Shape, args []*Value) *Value {
 	}
 	a := args[0]
 	switch op.Fn {
+	case RoundBF16:
+		if holds(BF16, a) {
+			return a
+		}
+	case RoundF16:
+		if holds(F16, a) {
+			return a
+		}
 	case Neg:
 		if isMap(a, Neg) {
 			return a.Args[0]

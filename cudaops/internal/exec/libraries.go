@@ -139,17 +139,24 @@ type vendor struct {
 	*toolbox
 }
 
+// libraryTypes are cuBLASLt's.
+var libraryTypes = map[ir.DType]cublas.Type{ir.F32: cublas.F32, ir.BF16: cublas.BF16, ir.F16: cublas.F16}
+
 // product plans p for cuBLASLt. An operand that it cannot take is copied first.
 func (v vendor) product(b *planner, p matrices) (bool, error) {
 	if p.k == 0 {
 		return false, nil // zeros
+	}
+	in, out := p.dtype[0], p.dtype[2]
+	if p.dtype[1] != in || out != ir.F32 && out != in || p.biased && p.biasType != out {
+		return false, nil
 	}
 	h, err := v.cublas()
 	if h == nil || err != nil {
 		return false, err
 	}
 	h.SetStream(v.e.card.Stream)
-	q := cublas.Product{Batch: p.batch, M: p.m, N: p.n, K: p.k, Bias: p.biased, Relu: p.relu, TF32: b.program.Target.TF32}
+	q := cublas.Product{Batch: p.batch, M: p.m, N: p.n, K: p.k, Bias: p.biased, Relu: p.relu, TF32: b.program.Target.TF32, In: libraryTypes[in], Out: libraryTypes[out]}
 	extents := [3][2]int{{p.m, p.k}, {p.k, p.n}, {p.m, p.n}}
 	matrix := [3]*cublas.Matrix{&q.A, &q.B, &q.C}
 	for i, s := range p.strides {
@@ -185,15 +192,15 @@ func (v vendor) product(b *planner, p matrices) (bool, error) {
 		if p.strides[i][2] != 0 {
 			shape, strides = ir.Of(p.batch, shape[0], shape[1]), []int{p.strides[i][2], strides[0], strides[1]}
 		}
-		to := b.temporary(shape.Size())
-		if err := b.move(shape, p.at[i], strides, to, shape.Strides()); err != nil {
+		to := b.temporary((shape.Size()*p.dtype[i].Size() + wordBytes - 1) / wordBytes)
+		if err := b.move(shape, strided{p.at[i], strides, p.dtype[i]}, strided{to, shape.Strides(), p.dtype[i]}); err != nil {
 			return false, err
 		}
 		p.at[i] = to
 	}
 	var sizes [3]int
 	for i, m := range matrix {
-		sizes[i] = reach(ir.Of(p.batch, extents[i][0], extents[i][1]), []int{m.Batch, m.Row, m.Col}) * wordBytes
+		sizes[i] = reach(ir.Of(p.batch, extents[i][0], extents[i][1]), []int{m.Batch, m.Row, m.Col}) * p.dtype[i].Size()
 	}
 	err = v.measure(p.at[:], sizes[:], 2, 0, func(at []cuda.Ptr, _ cuda.Ptr) error {
 		return plan.Tune(at[0], at[1], at[2], v.e.address(p.bias))
@@ -211,8 +218,14 @@ func (v vendor) product(b *planner, p matrices) (bool, error) {
 	return true, nil
 }
 
+// convTypes are cuDNN's.
+var convTypes = map[ir.DType]cudnn.Type{ir.F32: cudnn.F32, ir.BF16: cudnn.BF16, ir.F16: cudnn.F16}
+
 // convolution plans c for cuDNN.
 func (v vendor) convolution(b *planner, c convolution) (bool, error) {
+	if c.wt != c.xt || c.yt != c.xt || c.biased && c.biasType != c.xt {
+		return false, nil
+	}
 	h, err := v.cudnn()
 	if h == nil || err != nil {
 		return false, err
@@ -220,7 +233,7 @@ func (v vendor) convolution(b *planner, c convolution) (bool, error) {
 	if err := h.SetStream(v.e.card.Stream); err != nil {
 		return false, err
 	}
-	q := cudnn.Conv{X: c.xs, W: c.ws, Y: c.ys, Window: c.window, NHWC: c.window.ChannelsLast, Bias: c.biased, Relu: c.relu, TF32: b.program.Target.TF32}
+	q := cudnn.Conv{X: c.xs, W: c.ws, Y: c.ys, Window: c.window, NHWC: c.window.ChannelsLast, Bias: c.biased, Relu: c.relu, TF32: b.program.Target.TF32, Type: convTypes[c.xt]}
 	out := 2
 	switch c.op.(type) {
 	case ir.Conv2dGradX:
@@ -237,7 +250,11 @@ func (v vendor) convolution(b *planner, c convolution) (bool, error) {
 	}
 	v.e.later(plan.Close)
 	workspace := plan.TuneWorkspace()
-	err = v.measure([]place{c.x, c.w, c.y}, []int{ir.Of(c.xs[:]...).Size() * wordBytes, ir.Of(c.ws[:]...).Size() * wordBytes, ir.Of(c.ys[:]...).Size() * wordBytes}, out, workspace, func(at []cuda.Ptr, space cuda.Ptr) error {
+	var sizes []int
+	for _, shape := range [][4]int{c.xs, c.ws, c.ys} {
+		sizes = append(sizes, ir.Of(shape[:]...).Size()*c.xt.Size())
+	}
+	err = v.measure([]place{c.x, c.w, c.y}, sizes, out, workspace, func(at []cuda.Ptr, space cuda.Ptr) error {
 		return plan.Tune(at[0], at[1], at[2], v.e.address(c.bias), space, workspace)
 	})
 	if err != nil {

@@ -85,10 +85,7 @@ func newLoopWriter(l *ir.Loop, in []ir.Operand, results []int, restrict string, 
 }
 
 func ctype(t ir.DType) string {
-	if t == ir.I32 {
-		return "int"
-	}
-	return "float"
+	return [...]string{ir.F32: "float", ir.I32: "int", ir.BF16: "bf16", ir.F16: "f16"}[t]
 }
 
 // once writes the registers that are the same for every element.
@@ -181,6 +178,7 @@ var formulas = [...]string{
 	ir.Exp: "expf(%)", ir.Expm1: "expm1f(%)", ir.Log: "logf(%)", ir.Log1p: "log1pf(%)", ir.Sin: "sinf(%)", ir.Cos: "cosf(%)",
 	ir.Tanh: "tanhf(%)", ir.Sigmoid: "sigmoid(%)", ir.Softplus: "softplus(%)", ir.Erf: "erff(%)", ir.Relu: "relu(%)",
 	ir.Floor: "floorf(%)", ir.Ceil: "ceilf(%)", ir.Float: "%",
+	ir.RoundBF16: "(float)bf16(%)", ir.RoundF16: "(float)f16(%)",
 	ir.Add: "% + %", ir.Sub: "% - %", ir.Mul: "% * %", ir.Div: "% / %", ir.Max: "largest(%, %)", ir.Min: "smallest(%, %)", ir.Pow: "powf(%, %)",
 	ir.Gt: "% > % ? 1.f : 0.f", ir.Ge: "% >= % ? 1.f : 0.f", ir.Lt: "% < % ? 1.f : 0.f", ir.Le: "% <= % ? 1.f : 0.f",
 	ir.Eq: "% == % ? 1.f : 0.f", ir.Ne: "% != % ? 1.f : 0.f",

@@ -4,6 +4,8 @@ import (
 	"embed"
 	"fmt"
 	"strings"
+
+	"github.com/tandem-train/tandem/internal/ir"
 )
 
 //go:embed kernels/*.cuh
@@ -72,6 +74,13 @@ const threads = 256
 func entry(params ...string) string {
 	return fmt.Sprintf("extern \"C\" __global__ void __launch_bounds__(%d) @(%s)", threads, strings.Join(params, ", "))
 }
+
+// reads and writes are a kernel's parameters for operands, in C++.
+func reads(o ir.Operand, name string) string {
+	return fmt.Sprintf("const %s *%s", ctype(o.DType), name)
+}
+
+func writes(o ir.Operand, name string) string { return fmt.Sprintf("%s *%s", ctype(o.DType), name) }
 
 // call is a kernel that does nothing but call a function of a prelude with its parameters.
 func call(function string, params ...string) string {

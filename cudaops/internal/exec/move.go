@@ -10,20 +10,30 @@ import (
 
 func (b *planner) copy(s *ir.Step) error {
 	in, out := s.In[0], s.Out[0]
-	if in.DType != out.DType || !in.Shape.Equal(out.Shape) {
+	if !in.Shape.Equal(out.Shape) || (in.DType == ir.I32) != (out.DType == ir.I32) {
 		return fmt.Errorf("copies %v to %v", in, out)
 	}
-	return b.move(in.Shape, at(in), in.Strides, at(out), out.Strides)
+	return b.move(in.Shape, lies(in), lies(out))
 }
+
+// strided is where elements lie, whatever their shape.
+type strided struct {
+	place
+	strides []int
+	dtype   ir.DType
+}
+
+func lies(o ir.Operand) strided { return strided{at(o), o.Strides, o.DType} }
 
 // concat copies every argument to its stretch of the result.
 func (b *planner) concat(s *ir.Step, op ir.Concat) error {
-	out, before := s.Out[0], 0
+	out := s.Out[0]
+	to := lies(out)
 	for _, in := range s.In {
-		if err := b.move(in.Shape, at(in), in.Strides, at(out).plus(before*out.Strides[op.Axis]*out.DType.Size()), out.Strides); err != nil {
+		if err := b.move(in.Shape, lies(in), to); err != nil {
 			return err
 		}
-		before += in.Shape[op.Axis]
+		to.place = to.plus(in.Shape[op.Axis] * out.Strides[op.Axis] * out.DType.Size())
 	}
 	return nil
 }
@@ -37,42 +47,56 @@ func (b *planner) unslice(s *ir.Step, op ir.Unslice) error {
 	if n := out.Shape.Size(); n > 0 {
 		b.add(zero{at(out), n * out.DType.Size()})
 	}
-	to, strides := at(out), slices.Clone(out.Strides)
-	for d := range strides {
-		to = to.plus(op.Start[d] * strides[d] * out.DType.Size())
-		strides[d] *= op.Step[d]
+	to := lies(out)
+	to.strides = slices.Clone(out.Strides)
+	for d := range to.strides {
+		to.place = to.plus(op.Start[d] * to.strides[d] * out.DType.Size())
+		to.strides[d] *= op.Step[d]
 	}
-	return b.move(in.Shape, at(in), in.Strides, to, strides)
+	return b.move(in.Shape, lies(in), to)
+}
+
+// word is the C++ type in whose guise elements of a size are moved.
+func word(size int) string { return fmt.Sprintf("u%d", 8*size) }
+
+// movedAs are the C++ types by which elements go from one type to another.
+func movedAs(from, to ir.DType) (f, t string) {
+	if from == to {
+		return word(from.Size()), word(to.Size())
+	}
+	return ctype(from), ctype(to)
 }
 
 // move copies elements from where they lie to where they go.
-func (b *planner) move(shape ir.Shape, from place, fromStrides []int, to place, toStrides []int) error {
-	n := shape.Size()
+func (b *planner) move(shape ir.Shape, from, to strided) error {
+	n, size := shape.Size(), to.dtype.Size()
 	if n == 0 {
 		return nil
 	}
-	if dense(shape, fromStrides) && dense(shape, toStrides) {
-		b.add(transfer{to, from, n * wordBytes})
+	same := from.dtype == to.dtype
+	if same && dense(shape, from.strides) && dense(shape, to.strides) {
+		b.add(transfer{to.place, from.place, n * size})
 		return nil
 	}
-	ext, strides := ir.Squeeze(shape, fromStrides, toStrides)
-	if b.transpose(ext, from, strides[0], to, strides[1]) {
+	ext, strides := ir.Squeeze(shape, from.strides, to.strides)
+	if same && b.transpose(ext, size, from.place, strides[0], to.place, strides[1]) {
 		return nil
 	}
 	v := 1
 	src, dst := newAddress(ext, strides[0]), newAddress(ext, strides[1])
-	wide := func(p place, a address) bool {
+	wide := func(s strided, a address) bool {
 		stride, ok := a.lane()
-		return ok && stride == 1 && a.even() && p.even(wordBytes)
+		return ok && stride == 1 && a.even() && s.even(s.dtype.Size())
 	}
 	if n%lanes == 0 && wide(from, src) && wide(to, dst) {
 		v = lanes
 	}
+	f, t := movedAs(from.dtype, to.dtype)
 	var c strings.Builder
-	fmt.Fprintf(&c, "%s {\n    const %s i = ((%[2]s)blockIdx.x * %d + threadIdx.x) * %d;\n", entry("const u32 *from", "u32 *to"),
+	fmt.Fprintf(&c, "%s {\n    const %s i = ((%[2]s)blockIdx.x * %d + threadIdx.x) * %d;\n", entry("const "+f+" *from", t+" *to"),
 		indexType(n+threads*lanes, reach(ext, strides[0]), reach(ext, strides[1])), threads, v)
 	fmt.Fprintf(&c, "    if (i < %d) movev<%d>(to + (%s), from + (%s));\n}\n", n, v, dst.in("i"), src.in("i"))
-	b.launch(b.kernel("copy", c.String(), "move"), blocks(n/v, threads), from, to)
+	b.launch(b.kernel("copy", c.String(), "move"), blocks(n/v, threads), from.place, to.place)
 	return nil
 }
 
@@ -80,7 +104,7 @@ func (b *planner) move(shape ir.Shape, from place, fromStrides []int, to place, 
 const maxPlanes = 65535
 
 // transpose copies by tiles where one dimension is dense to read and another to write; it reports whether that is so.
-func (b *planner) transpose(ext []int, from place, fromStrides []int, to place, toStrides []int) bool {
+func (b *planner) transpose(ext []int, size int, from place, fromStrides []int, to place, toStrides []int) bool {
 	const worth = 8 // a tile that is mostly empty is not
 	pa, pb := slices.Index(fromStrides, 1), slices.Index(toStrides, 1)
 	if pa < 0 || pb < 0 || pa == pb || ext[pa] < worth || ext[pb] < worth || fromStrides[pb] == 0 {
@@ -103,7 +127,7 @@ func (b *planner) transpose(ext []int, from place, fromStrides []int, to place, 
 		fmt.Fprintf(&c, "    __device__ __forceinline__ %s %s(%[1]s z) const { return %[3]s; }\n", index, [...]string{"from", "to"}[i],
 			newAddress(pick(ext, rest), pick(strides, rest)).in("z"))
 	}
-	fmt.Fprintf(&c, "};\n%s {\n    transpose<%s, %d, %d, %d, %d>(@Planes(), to, from);\n}\n", entry("const u32 *from", "u32 *to"), index,
+	fmt.Fprintf(&c, "};\n%s {\n    transpose<%s, %d, %d, %d, %d>(@Planes(), to, from);\n}\n", entry("const "+word(size)+" *from", word(size)+" *to"), index,
 		ext[pa], ext[pb], fromStrides[pb], toStrides[pa])
 	b.add(launch{
 		kernel: b.kernel("transpose", c.String(), "move"), args: []place{from, to},

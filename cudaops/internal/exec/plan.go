@@ -136,7 +136,7 @@ func newPlan(p *ir.Program, libs libraries, linked bool) (*plan, error) {
 	b := &planner{plan: &plan{program: p, commit: len(p.Steps), own: make([]span, len(p.Steps)), linked: linked}, libraries: libs}
 	for i := range p.Steps {
 		b.step, b.s, b.fresh = i, &p.Steps[i], true
-		if writes(b.s) {
+		if commits(b.s) {
 			b.commit = min(b.commit, i)
 		}
 		if keeps(b.s) && b.unproven {
@@ -152,8 +152,8 @@ func newPlan(p *ir.Program, libs libraries, linked bool) (*plan, error) {
 	return b.plan, nil
 }
 
-// writes reports whether a context that ends after the step's start no longer stops the run; see [ir.Executable].
-func writes(s *ir.Step) bool {
+// commits reports whether a context that ends after the step's start no longer stops the run; see [ir.Executable].
+func commits(s *ir.Step) bool {
 	if c, ok := s.Op.(ir.Collective); ok && !c.ActiveOnly {
 		return true
 	}

@@ -58,7 +58,7 @@ func (b *planner) pool(op ir.Pool2d, x, y ir.Operand) error {
 	default:
 		f = fmt.Sprintf("avgPool<%s, %s, %t>", geometry, windows(op.Pool), op.Mode == ir.AvgPool)
 	}
-	b.launch(b.kernel("pool", call(f, "const float *x", "float *y"), "pool"), blocks(n, threads/g), at(x), at(y))
+	b.launch(b.kernel("pool", call(f, reads(x, "x"), writes(y, "y")), "pool"), blocks(n, threads/g), at(x), at(y))
 	return nil
 }
 
@@ -73,12 +73,12 @@ func (b *planner) poolGrad(s *ir.Step, op ir.Pool2dGrad) error {
 	}
 	p := newPooling(op.Pool, dx, s.In[len(s.In)-1])
 	geometry := p.geometry()
-	params, args := []string{"const float *dy", "float *dx"}, []place{at(s.In[0]), at(dx)}
+	params, args := []string{reads(s.In[len(s.In)-1], "dy"), writes(dx, "dx")}, []place{at(s.In[0]), at(dx)}
 	var f string
 	switch op.Mode {
 	case ir.MaxPool:
 		f = fmt.Sprintf("maxPoolGrad<%s, %s>", geometry, windows(op.Pool))
-		params, args = append([]string{"const float *x"}, params...), []place{at(s.In[0]), at(s.In[1]), at(dx)}
+		params, args = append([]string{reads(s.In[0], "x")}, params...), []place{at(s.In[0]), at(s.In[1]), at(dx)}
 		if w := op.Pool; w.Kernel == w.Stride && w.Padding == [2]int{} && w.Dilation == [2]int{1, 1} {
 			f = fmt.Sprintf("maxPoolGradBeside<%s, %d, %d>", geometry, w.Kernel[0], w.Kernel[1])
 			n = p.x[0] * p.x[1] * blocks(p.x[2], w.Kernel[0]) * blocks(p.x[3], w.Kernel[1])

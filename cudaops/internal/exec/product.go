@@ -36,10 +36,10 @@ func (b *planner) matMul(s *ir.Step) error {
 	}
 	p := matrices{batch: c.Shape[:n-2].Size(), m: c.Shape[n-2], n: c.Shape[n-1], k: a.Shape[n-1], relu: s.Epilogue.Relu}
 	for i, o := range [...]ir.Operand{a, s.In[1], c} {
-		if o.DType != ir.F32 {
-			return fmt.Errorf("operand %v is not f32", o)
+		if o.DType == ir.I32 {
+			return fmt.Errorf("operand %v is no number", o)
 		}
-		p.at[i] = at(o)
+		p.at[i], p.dtype[i] = at(o), o.DType
 		p.strides[i] = [3]int{o.Strides[n-2], o.Strides[n-1]}
 		if n == 3 {
 			p.strides[i][2] = o.Strides[0]
@@ -49,7 +49,7 @@ func (b *planner) matMul(s *ir.Step) error {
 		if err := contiguous(s.In[i]); err != nil {
 			return err
 		}
-		p.bias, p.biased = at(s.In[i]), true
+		p.bias, p.biasType, p.biased = at(s.In[i]), s.In[i].DType, true
 	}
 	if done, err := b.product(b, p); done || err != nil {
 		return err
@@ -61,25 +61,28 @@ func (b *planner) matMul(s *ir.Step) error {
 type matrices struct {
 	batch, m, n, k int
 	at             [3]place // a, b, c
+	dtype          [3]ir.DType
 	strides        [3][3]int
 	bias           place
+	biasType       ir.DType
 	biased, relu   bool
 }
 
 func (b *planner) ownMatMul(p matrices) error {
 	s := p.strides
-	t := fmt.Sprintf("MatMul<%d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %t, %t>", p.batch, p.m, p.n, p.k,
-		s[0][0], s[0][1], s[0][2], s[1][0], s[1][1], s[1][2], s[2][0], s[2][1], s[2][2], p.biased, p.relu)
-	params, args := []string{"const float *x", "const float *y"}, []place{p.at[0], p.at[1]}
+	x, y, v, o := ctype(p.dtype[0]), ctype(p.dtype[1]), ctype(p.biasType), ctype(p.dtype[2])
+	t := fmt.Sprintf("MatMul<%d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %t, %t, %s, %s, %s, %s>", p.batch, p.m, p.n, p.k,
+		s[0][0], s[0][1], s[0][2], s[1][0], s[1][1], s[1][2], s[2][0], s[2][1], s[2][2], p.biased, p.relu, x, y, v, o)
+	params, args := []string{"const " + x + " *x", "const " + y + " *y"}, []place{p.at[0], p.at[1]}
 	bias := "nullptr"
 	if p.biased {
-		params, args, bias = append(params, "const float *bias"), append(args, p.bias), "bias"
+		params, args, bias = append(params, "const "+v+" *bias"), append(args, p.bias), "bias"
 	}
-	return b.tiles("matMul", t, fmt.Sprintf("x, y, %s, out", bias), p.batch, p.m, p.n, p.k, params, args, p.at[2])
+	return b.tiles("matMul", t, fmt.Sprintf("x, y, %s, out", bias), p.batch, p.m, p.n, p.k, append(params, o+" *out"), append(args, p.at[2]))
 }
 
-// tiles launches a product of product.cuh. t is its type, fields are what it is made of, the parameters and then out.
-func (b *planner) tiles(stem, t, fields string, batch, m, n, k int, params []string, args []place, out place) error {
+// tiles launches a product of product.cuh. t is its type, fields are what it is made of, parameters all.
+func (b *planner) tiles(stem, t, fields string, batch, m, n, k int, params []string, args []place) error {
 	for _, x := range [...]int{batch, m, n, k} {
 		if x > math.MaxInt32 {
 			return fmt.Errorf("a product of %d times %dx%dx%d: one extent is too large for a card without the library", batch, m, k, n)
@@ -91,7 +94,6 @@ func (b *planner) tiles(stem, t, fields string, batch, m, n, k int, params []str
 	if grid*batch < enough/2 && k >= 2*worth {
 		s = min((enough+grid*batch-1)/(grid*batch), k/worth, 64)
 	}
-	params, args = append(params, "float *out"), append(args, out)
 	if s == 1 {
 		text := fmt.Sprintf("%s {\n    product<%s, 1>({%s}, nullptr);\n}\n", entry(params...), t, fields)
 		return b.grid(b.kernel(stem, text, "product"), grid, batch, args)
@@ -121,7 +123,9 @@ type convolution struct {
 	window       ir.Window
 	x, w, y      place  // dx, dw, dy in its gradients
 	xs, ws, ys   [4]int // in the order [N,C,H,W], and [O,C/G,KH,KW]
+	xt, wt, yt   ir.DType
 	bias         place
+	biasType     ir.DType
 	biased, relu bool
 }
 
@@ -144,8 +148,9 @@ func (b *planner) conv(s *ir.Step) error {
 	}
 	c.x, c.w, c.y = at(x), at(w), at(y)
 	c.xs, c.ws, c.ys = c.window.ToNCHW([4]int(x.Shape)), c.window.ToNCHW([4]int(w.Shape)), c.window.ToNCHW([4]int(y.Shape))
+	c.xt, c.wt, c.yt = x.DType, w.DType, y.DType
 	if i := s.Epilogue.Bias; i != 0 {
-		c.bias, c.biased = at(s.In[i]), true
+		c.bias, c.biasType, c.biased = at(s.In[i]), s.In[i].DType, true
 	}
 	if done, err := b.convolution(b, c); done || err != nil {
 		return err
@@ -159,18 +164,20 @@ func (b *planner) ownConv(c convolution) error {
 	geometry := fmt.Sprintf("Geometry<%d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %t>", x[0], x[1], x[2], x[3], y[1], y[2], y[3], g,
 		w.Kernel[0], w.Kernel[1], w.Stride[0], w.Stride[1], w.Padding[0], w.Padding[1], w.Dilation[0], w.Dilation[1], w.ChannelsLast)
 	ci, co, area := x[1]/g, y[1]/g, w.Kernel[0]*w.Kernel[1]
+	xt, wt, yt := ctype(c.xt), ctype(c.wt), ctype(c.yt)
 	switch c.op.(type) {
 	case ir.Conv2dGradX:
-		return b.tiles("convGradX", fmt.Sprintf("ConvGradX<%s>", geometry), "w, dy, out", g, ci, x[0]*x[2]*x[3], co*area,
-			[]string{"const float *w", "const float *dy"}, []place{c.w, c.y}, c.x)
+		return b.tiles("convGradX", fmt.Sprintf("ConvGradX<%s, %s, %s, %s>", geometry, wt, yt, xt), "w, dy, out", g, ci, x[0]*x[2]*x[3], co*area,
+			[]string{"const " + wt + " *w", "const " + yt + " *dy", xt + " *out"}, []place{c.w, c.y, c.x})
 	case ir.Conv2dGradW:
-		return b.tiles("convGradW", fmt.Sprintf("ConvGradW<%s>", geometry), "x, dy, out", g, co, ci*area, x[0]*y[2]*y[3],
-			[]string{"const float *x", "const float *dy"}, []place{c.x, c.y}, c.w)
+		return b.tiles("convGradW", fmt.Sprintf("ConvGradW<%s, %s, %s, %s>", geometry, xt, yt, wt), "x, dy, out", g, co, ci*area, x[0]*y[2]*y[3],
+			[]string{"const " + xt + " *x", "const " + yt + " *dy", wt + " *out"}, []place{c.x, c.y, c.w})
 	}
-	params, args, bias := []string{"const float *x", "const float *w"}, []place{c.x, c.w}, "nullptr"
+	bt := ctype(c.biasType)
+	params, args, bias := []string{"const " + xt + " *x", "const " + wt + " *w"}, []place{c.x, c.w}, "nullptr"
 	if c.biased {
-		params, args, bias = append(params, "const float *bias"), append(args, c.bias), "bias"
+		params, args, bias = append(params, "const "+bt+" *bias"), append(args, c.bias), "bias"
 	}
-	return b.tiles("conv", fmt.Sprintf("Conv<%s, %t, %t>", geometry, c.biased, c.relu), fmt.Sprintf("x, w, %s, out", bias), g, co, x[0]*y[2]*y[3], ci*area,
-		params, args, c.y)
+	return b.tiles("conv", fmt.Sprintf("Conv<%s, %t, %t, %s, %s, %s, %s>", geometry, c.biased, c.relu, xt, wt, bt, yt), fmt.Sprintf("x, w, %s, out", bias),
+		g, co, x[0]*y[2]*y[3], ci*area, append(params, yt+" *out"), append(args, c.y))
 }

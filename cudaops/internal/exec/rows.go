@@ -37,7 +37,7 @@ func (b *planner) softmax(s *ir.Step, op ir.Softmax) error {
 		return err
 	}
 	if rows, columns := lastDim(s.Out[0].Shape); rows > 0 {
-		b.rowwise("softmax", rows, columns, fmt.Sprintf(", %t", op.Log), []string{"const float *x", "float *y"}, at(s.In[0]), at(s.Out[0]))
+		b.rowwise("softmax", rows, columns, fmt.Sprintf(", %t", op.Log), []string{reads(s.In[0], "x"), writes(s.Out[0], "y")}, at(s.In[0]), at(s.Out[0]))
 	}
 	return nil
 }
@@ -47,7 +47,7 @@ func (b *planner) softmaxGrad(s *ir.Step, op ir.SoftmaxGrad) error {
 		return err
 	}
 	if rows, columns := lastDim(s.Out[0].Shape); rows > 0 {
-		b.rowwise("softmaxGrad", rows, columns, fmt.Sprintf(", %t", op.Log), []string{"const float *y", "const float *dy", "float *dx"},
+		b.rowwise("softmaxGrad", rows, columns, fmt.Sprintf(", %t", op.Log), []string{reads(s.In[0], "y"), reads(s.In[1], "dy"), writes(s.Out[0], "dx")},
 			at(s.In[0]), at(s.In[1]), at(s.Out[0]))
 	}
 	return nil
@@ -73,13 +73,13 @@ func (b *planner) loss(s *ir.Step, function string, smoothing float64, ignore in
 	if columns == 0 {
 		return fmt.Errorf("operand %v has no classes", s.In[0])
 	}
-	params := []string{"const float *logits", "const int *labels", "const float *weights"}
+	params := []string{reads(s.In[0], "logits"), reads(s.In[1], "labels"), reads(s.In[2], "weights")}
 	args := []place{at(s.In[0]), at(s.In[1]), at(s.In[2])}
 	last := ""
 	if len(s.In) == 4 {
-		params, args, last = append(params, "const float *dloss"), append(args, at(s.In[3])), "dloss, "
+		params, args, last = append(params, reads(s.In[3], "dloss")), append(args, at(s.In[3])), "dloss, "
 	}
-	params = append(params, "float *out", "u64 *word")
+	params = append(params, writes(s.Out[0], "out"), "u64 *word")
 	args = append(args, at(s.Out[0]), b.guard(s.In[1], ir.CheckIndex{Bound: columns, Ignore: ignore, What: "label"}))
 	g := team(columns)
 	text := fmt.Sprintf("%s {\n    %s<%d, %d, %d, %t>(logits, labels, weights, %sout, word, %d, %s, %s);\n}\n", entry(params...), function,
@@ -106,7 +106,7 @@ func (b *planner) argMax(s *ir.Step, op ir.ArgMax) error {
 		g = min(32, ceilPow2(k))
 	}
 	f := fmt.Sprintf("argMax<%d, %d, %d, %d>", n, k, inner, g)
-	b.launch(b.kernel("argMax", call(f, "const float *x", "int *out"), "rows"), blocks(n, threads/g), at(s.In[0]), at(s.Out[0]))
+	b.launch(b.kernel("argMax", call(f, reads(s.In[0], "x"), "int *out"), "rows"), blocks(n, threads/g), at(s.In[0]), at(s.Out[0]))
 	return nil
 }
 
@@ -136,13 +136,14 @@ func (b *planner) gather(s *ir.Step) error {
 		return nil
 	}
 	v := 1
-	if width%lanes == 0 && at(table).even(wordBytes) && at(out).even(wordBytes) {
+	if width%lanes == 0 && at(table).even(table.DType.Size()) && at(out).even(out.DType.Size()) {
 		v = lanes
 	}
+	from, to := movedAs(table.DType, out.DType)
 	f := fmt.Sprintf("gather<%d, %d, %d, %d>", n, width, table.Shape[0], v)
-	k := b.kernel("gather", call(f, "const u32 *table", "const int *indices", "u32 *out", "u64 *word"), "move")
-	word := b.guard(indices, ir.CheckIndex{Bound: table.Shape[0], Ignore: noIgnore, What: "row"})
-	b.launch(k, blocks(n*width/v, threads), at(table), at(indices), at(out), word)
+	k := b.kernel("gather", call(f, "const "+from+" *table", "const int *indices", to+" *out", "u64 *word"), "move")
+	guard := b.guard(indices, ir.CheckIndex{Bound: table.Shape[0], Ignore: noIgnore, What: "row"})
+	b.launch(k, blocks(n*width/v, threads), at(table), at(indices), at(out), guard)
 	return nil
 }
 
@@ -158,7 +159,7 @@ func (b *planner) scatterAdd(s *ir.Step, op ir.ScatterAdd) error {
 	k := min(8, blocks(width, 32)) // columns a lane
 	const tile = 64                // rows a block
 	f := fmt.Sprintf("scatterAdd<%d, %d, %d, %d, %d>", n, width, op.Rows, tile, k)
-	kernel := b.kernel("scatterAdd", call(f, "const int *indices", "const float *rows", "float *out", "u64 *word"), "move")
+	kernel := b.kernel("scatterAdd", call(f, "const int *indices", reads(rows, "rows"), "float *out", "u64 *word"), "move")
 	word := b.guard(indices, ir.CheckIndex{Bound: op.Rows, Ignore: noIgnore, What: "row"})
 	b.launch(kernel, blocks(op.Rows, tile)*blocks(width, 32*k), at(indices), at(rows), at(out), word)
 	return nil

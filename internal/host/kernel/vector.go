@@ -29,6 +29,7 @@ type Vector struct {
 	}
 	Neg, Abs, Sign, Sqrt, Rsqrt, Recip, Square, Relu, Floor, Ceil  Unary
 	Exp, Expm1, Log, Log1p, Sin, Cos, Tanh, Sigmoid, Softplus, Erf Unary
+	RoundBF16, RoundF16                                            Unary // to the nearest number of that type, ties to even
 
 	Fill func(dst []float32, s float32)
 
@@ -133,6 +134,7 @@ func newVector(k *vectorKernels) *Vector {
 		Recip: check(k.recip), Square: check(k.square), Relu: check(k.relu), Floor: check(k.floor), Ceil: check(k.ceil),
 		Exp: check(k.exp), Expm1: check(k.expm1), Log: check(k.log), Tanh: check(k.tanh), Sigmoid: check(k.sigmoid), Erf: check(k.erf),
 		Log1p: goUnary(log1p), Sin: goUnary(sin), Cos: goUnary(cos), Softplus: goUnary(softplus),
+		RoundBF16: goUnary(roundBF16), RoundF16: goUnary(roundF16),
 
 		Fill: k.fill,
 		raw:  k,

@@ -18,6 +18,34 @@ func softplus(x float32) float32 {
 	return float32(max(y, 0) + math.Log1p(math.Exp(-math.Abs(y))))
 }
 
+// roundBF16 rounds the upper 16 bits of a float32, in which a carry goes on into the exponent.
+func roundBF16(x float32) float32 {
+	if x != x {
+		return x
+	}
+	b := math.Float32bits(x)
+	return math.Float32frombits((b + 0x7fff + b>>16&1) &^ 0xffff)
+}
+
+// roundF16 drops 13 bits, likewise; the least exponent's numbers lie 2^-24 apart, as the float32 at 1/2 do.
+func roundF16(x float32) float32 {
+	b := math.Float32bits(x)
+	sign := b & (1 << 31)
+	size := math.Float32frombits(b &^ sign)
+	switch {
+	case size != size:
+		return x
+	case size < 0x1p-14:
+		size = (size + 0.5) - 0.5
+	default:
+		b &^= sign
+		if size = math.Float32frombits((b + 0xfff + b>>13&1) &^ 0x1fff); size > 65504 {
+			size = float32(math.Inf(1))
+		}
+	}
+	return math.Float32frombits(math.Float32bits(size) | sign)
+}
+
 func pow(a, b float32) float32 { return float32(math.Pow(float64(a), float64(b))) }
 
 func sign(x float32) float32 {

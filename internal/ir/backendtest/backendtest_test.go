@@ -20,6 +20,12 @@ func TestChannelsLast(t *testing.T) {
 	backendtest.Run(t, func(*testing.T) ir.Device { return interpreter{} }, backendtest.For(target))
 }
 
+// Where values lie as halves, and channels last.
+func TestHalves(t *testing.T) {
+	target := ir.Target{Traits: ir.Traits{Halves: true, ChannelsLast: true}}
+	backendtest.Run(t, func(*testing.T) ir.Device { return interpreter{} }, backendtest.For(target), backendtest.Only("half"))
+}
+
 // A suite that never fails is worth nothing: the interpreter makes a mistake, in a process of its own, and the suite must
 // say what is wrong.
 func TestSuiteNotices(t *testing.T) {

@@ -17,7 +17,7 @@
 //
 // So a case also tests the passes of package ir. The cases are grouped in tables: fn (every scalar function), op (every op of a
 // graph), view (operands with odd strides), program (training steps, updates in place, several parts) and random (graphs
-// drawn at random); then ranks (collectives), fault (errors) and memory.
+// drawn at random), and half (the last four again, in 16-bit precision); then ranks (collectives), fault (errors) and memory.
 //
 // # Tolerance
 //

@@ -37,6 +37,7 @@ type draft struct {
 	exact map[*ir.Slot]bool // content on which functions with jumps work: never perturbed
 	bits  bool              // results are to be equal, not near
 	large bool              // one perturbation is enough: every result has many elements
+	half  ir.DType          // that products work on; F32 is none
 	floor float64           // what differs by less is equal, where results may cancel to nothing
 }
 
@@ -81,14 +82,14 @@ func (b *draft) filled(r ir.Region, d domain, dtype ir.DType, shape ...int) *ir.
 
 // in is an input of that shape.
 func (b *draft) in(d domain, shape ...int) *ir.Value {
-	return b.Read(b.filled(ir.Input, d, ir.F32, shape...))
+	return b.rounded(b.Read(b.filled(ir.Input, d, ir.F32, shape...)))
 }
 
 // inExact is an input fit for functions with jumps.
 func (b *draft) inExact(d domain, shape ...int) *ir.Value {
 	s := b.filled(ir.Input, d, ir.F32, shape...)
 	b.exact[s] = true
-	return b.Read(s)
+	return b.rounded(b.Read(s))
 }
 
 // ints is an i32 input of whole numbers below bound.

@@ -35,7 +35,7 @@ func (s *suite) faults(t *testing.T) {
 			index := c.index(b, 30)
 			checked := b.Add(ir.CheckIndex{Bound: c.bound, What: "token"}, nil, index)
 			b.Store(w, b.Times(b.Read(w), b.Sum(b.Map(ir.Float, checked))))
-			m1 := s.start(t, b.size, b.parts)
+			m1 := s.start(t, b)
 			before := b.content(m1.prog)
 			m1.restore(t, before)
 
@@ -65,7 +65,7 @@ func (s *suite) faults(t *testing.T) {
 		b.Store(w, updated)
 		token := b.Add(ir.CheckIndex{Bound: 0, What: "token"}, nil, b.Add(ir.ArgMax{Axis: 1}, nil, updated))
 		b.out(token)
-		m := s.start(t, b.size, b.parts)
+		m := s.start(t, b)
 		before := b.content(m.prog)
 		m.restore(t, before)
 		var got *ir.IndexError
@@ -89,7 +89,7 @@ func (s *suite) faults(t *testing.T) {
 		b := newDraft(t)
 		labels := b.ints(9, 30)
 		b.out(b.Add(ir.CheckIndex{Bound: 3, Ignore: 8, What: "label"}, nil, labels))
-		p, err := ir.Compile("conformance", b.size, ir.Target{}, b.parts...)
+		p, err := ir.Compile("conformance", b.size, s.targetOf(b), b.parts...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -108,7 +108,7 @@ func (s *suite) faults(t *testing.T) {
 		b := newDraft(t)
 		w := b.filled(ir.Params, normal, ir.F32, 40)
 		b.Store(w, b.Scale(b.Read(w), 2))
-		m := s.start(t, b.size, b.parts)
+		m := s.start(t, b)
 		before := b.content(m.prog)
 		m.restore(t, before)
 		ctx, cancel := context.WithCancel(context.Background())

@@ -35,7 +35,7 @@ func wide(rng *rand.Rand) float32 { return float32(10 * rng.NormFloat64()) }
 // jumps lists the functions for which a rounding of an argument may change everything, and which are exact in turn.
 func jumps(f ir.Fn) bool {
 	switch f {
-	case ir.Sign, ir.Floor, ir.Ceil, ir.Gt, ir.Ge, ir.Lt, ir.Le, ir.Eq, ir.Ne, ir.Max, ir.Min, ir.Relu, ir.Neg, ir.Abs, ir.Where, ir.Float:
+	case ir.Sign, ir.Floor, ir.Ceil, ir.Gt, ir.Ge, ir.Lt, ir.Le, ir.Eq, ir.Ne, ir.Max, ir.Min, ir.Relu, ir.Neg, ir.Abs, ir.Where, ir.Float, ir.RoundBF16, ir.RoundF16:
 		return true
 	}
 	return false
@@ -55,6 +55,8 @@ func edges(f ir.Fn) [][3]float64 {
 		one = append(one, 1e30, 1e-30, 1.0000001, 0.9999999, 1e-6)
 	case ir.Exp, ir.Expm1, ir.Tanh, ir.Sigmoid, ir.Softplus, ir.Erf:
 		one = append(one, 1e-6, -1e-6, 1e-2, 0.3, -0.3, 2, 3, -3, 8, -8, 80, -80)
+	case ir.RoundBF16, ir.RoundF16:
+		one = append(one, halfway...)
 	case ir.Pow:
 		one = []float64{0, 1, -1, 0.5, 2, -2, 3, inf, nan}
 	}
@@ -71,6 +73,13 @@ func edges(f ir.Fn) [][3]float64 {
 		}
 	}
 	return out
+}
+
+// halfway are numbers around those between two of a 16-bit type, and near the ends of their ranges.
+var halfway = []float64{
+	1 + 0x1p-8, 1 + 0x3p-8, 1 + 0x1.000002p-8, 1 + 0x0.ffffp-8, -1 - 0x1p-8, 1 + 0x1p-11, 1 + 0x3p-11, 1 + 0x1.0001p-11, 2047.5, 2048.5,
+	65504, 65519, 65520, -65520, 65536, 0x1p-14, 0x1.ffcp-15, 0x1p-24, 0x1p-25, 0x1.8p-25, 0x3p-25, -0x1p-25, 1e-9, 0x1.fep127, 0x1.fefp127, 0x1.ffp127, -0x1.ffp127,
+	0x1p-126, 0x1p-133, 0x1p-134, 0x3p-134,
 }
 
 // fnCases: every scalar function on all ranks and on sizes around those that vector kernels and tiles end at, and at its edges.

@@ -119,23 +119,63 @@ func (e *executable) word(o ir.Operand, at []int) []byte {
 	for d, i := range at {
 		off += i * o.Strides[d]
 	}
-	return e.mem[o.Region][4*off:]
+	return e.mem[o.Region][o.DType.Size()*off:]
 }
 
 func (e *executable) load(o ir.Operand, at []int) float64 {
-	w := binary.NativeEndian.Uint32(e.word(o, at))
-	if o.DType == ir.I32 {
-		return float64(int32(w))
+	b := e.word(o, at)
+	switch o.DType {
+	case ir.I32:
+		return float64(int32(binary.NativeEndian.Uint32(b)))
+	case ir.BF16:
+		return float64(math.Float32frombits(uint32(binary.NativeEndian.Uint16(b)) << 16))
+	case ir.F16:
+		return fromF16(binary.NativeEndian.Uint16(b))
 	}
-	return float64(math.Float32frombits(w))
+	return float64(math.Float32frombits(binary.NativeEndian.Uint32(b)))
 }
 
 func (e *executable) store(o ir.Operand, at []int, x float64) {
-	w := math.Float32bits(float32(x))
-	if o.DType == ir.I32 {
-		w = uint32(int32(x))
+	b := e.word(o, at)
+	switch o.DType {
+	case ir.I32:
+		binary.NativeEndian.PutUint32(b, uint32(int32(x)))
+	case ir.BF16:
+		x = ir.RoundBF16.Eval(x, 0, 0)
+		binary.NativeEndian.PutUint16(b, uint16(math.Float32bits(float32(x))>>16))
+	case ir.F16:
+		binary.NativeEndian.PutUint16(b, toF16(ir.RoundF16.Eval(x, 0, 0)))
+	default:
+		binary.NativeEndian.PutUint32(b, math.Float32bits(float32(x)))
 	}
-	binary.NativeEndian.PutUint32(e.word(o, at), w)
+}
+
+// fromF16 and toF16, of a number that float16 holds, convert its bits.
+func fromF16(h uint16) float64 {
+	sign, e, m := 1-2*float64(h>>15), int(h>>10&31), float64(h&1023)
+	switch {
+	case e == 31 && m != 0:
+		return math.NaN()
+	case e == 31:
+		return math.Inf(int(sign))
+	case e == 0:
+		return sign * math.Ldexp(m, -24)
+	}
+	return sign * math.Ldexp(1024+m, e-25)
+}
+
+func toF16(x float64) uint16 {
+	bits := math.Float32bits(float32(x))
+	sign := uint16(bits >> 16 & 0x8000)
+	switch size := math.Abs(x); {
+	case math.IsNaN(x):
+		return 0x7e00
+	case math.IsInf(x, 0):
+		return sign | 0x7c00
+	case size < 0x1p-14:
+		return sign | uint16(math.Ldexp(size, 24))
+	}
+	return sign | uint16((bits>>23&255-112)<<10|bits>>13&1023)
 }
 
 func (e *executable) step(s *ir.Step) error {
@@ -197,7 +237,13 @@ func (e *executable) step(s *ir.Step) error {
 		if s.In[0].Shape.Size() != s.Out[0].Shape.Size() || !s.In[0].Shape.Equal(s.Out[0].Shape) {
 			panic("copy between shapes")
 		}
-		elements(s.In[0].Shape, func(at []int) { copy(e.word(s.Out[0], at)[:4], e.word(s.In[0], at)) })
+		elements(s.In[0].Shape, func(at []int) {
+			if s.In[0].DType != s.Out[0].DType {
+				e.store(s.Out[0], at, e.load(s.In[0], at))
+				return
+			}
+			copy(e.word(s.Out[0], at)[:s.Out[0].DType.Size()], e.word(s.In[0], at))
+		})
 	case ir.Collective:
 		if e.rt.Comm == nil {
 			return nil
@@ -223,7 +269,10 @@ func (e *executable) step(s *ir.Step) error {
 			in = in[:s.Epilogue.Bias]
 		}
 		for _, o := range in {
-			slot := &ir.Slot{Region: ir.Input, Offset: len(env.Memory[ir.Input]), Shape: o.Shape, DType: o.DType}
+			slot := &ir.Slot{Region: ir.Input, Offset: len(env.Memory[ir.Input]), Shape: o.Shape}
+			if o.DType == ir.I32 {
+				slot.DType = ir.I32
+			}
 			elements(o.Shape, func(at []int) { env.Memory[ir.Input] = append(env.Memory[ir.Input], e.load(o, at)) })
 			args = append(args, g.Read(slot))
 		}

@@ -64,7 +64,7 @@ func (s *suite) memories(t *testing.T) {
 	t.Run("region too small", func(t *testing.T) {
 		b := newDraft(t)
 		b.out(b.Map(ir.Exp, b.in(normal, 100)))
-		p, err := ir.Compile("conformance", b.size, ir.Target{}, b.parts...)
+		p, err := ir.Compile("conformance", b.size, s.targetOf(b), b.parts...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,14 +96,14 @@ func (s *suite) memories(t *testing.T) {
 		b := newDraft(t)
 		w := b.filled(ir.Params, steps, ir.F32, 500)
 		b.Store(w, b.Scale(b.Read(w), 2))
-		train := s.start(t, b.size, b.parts)
+		train := s.start(t, b)
 		before := b.content(train.prog)
 		train.restore(t, before)
 
 		var g ir.Graph
 		out := &ir.Slot{Region: ir.Output, Name: "sum", Shape: ir.Of(500)}
 		g.Store(out, g.Plus(g.Read(w), g.Const(1)))
-		p, err := ir.Compile("evaluate", [ir.NumRegions]int{ir.Params: b.size[ir.Params]}, ir.Target{}, ir.Part{Graph: &g})
+		p, err := ir.Compile("evaluate", [ir.NumRegions]int{ir.Params: b.size[ir.Params]}, train.prog.Target, ir.Part{Graph: &g})
 		if err != nil {
 			t.Fatal(err)
 		}

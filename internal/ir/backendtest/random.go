@@ -25,7 +25,7 @@ func randomCases() []testCase {
 // drawGraph draws a graph whose every value stays tame, so that float32 can follow float64.
 func drawGraph(b *draft) {
 	for {
-		fresh := &draft{rng: b.rng, fill: map[*ir.Slot]domain{}, exact: map[*ir.Slot]bool{}}
+		fresh := &draft{rng: b.rng, half: b.half, fill: map[*ir.Slot]domain{}, exact: map[*ir.Slot]bool{}}
 		fresh.next()
 		(&artist{draft: fresh}).draw()
 		if fresh.tame() {

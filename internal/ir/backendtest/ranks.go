@@ -40,7 +40,7 @@ func (s *suite) ranks(t *testing.T) {
 	update := b.Reshape(b.Read(g), 21)
 	norm := b.Add(ir.AllReduceSum{All: true}, nil, b.Sum(b.Map(ir.Square, update)))
 	b.Store(w, b.Minus(b.Read(w), b.Over(update, norm)))
-	m := s.start(t, b.size, b.parts)
+	m := s.start(t, b)
 	if m.mem[ir.Params].Host() == nil {
 		t.Skip("the host cannot address this device's memory")
 	}

@@ -22,11 +22,15 @@ func NoAllocs() Option { return func(s *suite) { s.noAllocs = true } }
 // For says what programs are compiled for; else it is the zero target.
 func For(target ir.Target) Option { return func(s *suite) { s.target = target } }
 
+// Only runs one group of cases: fn, op, view, program, random, half, ranks, fault or memory.
+func Only(group string) Option { return func(s *suite) { s.only = group } }
+
 // suite is one run of the conformance suite.
 type suite struct {
 	dev      ir.Device
 	target   ir.Target
 	noAllocs bool
+	only     string
 }
 
 // testCase is a named case of a table.
@@ -56,16 +60,25 @@ func Run(t *testing.T, open func(t *testing.T) ir.Device, opts ...Option) {
 	if ir.TraitsOf(s.dev).ChannelsLast {
 		groups = append(groups, group{"channels last", lastCases()})
 	}
+	if !s.target.TF32 {
+		groups = append(groups, group{"half", halfCases()})
+	}
 	for _, group := range groups {
-		t.Run(group.name, func(t *testing.T) {
+		s.group(t, group.name, func(t *testing.T) {
 			for _, c := range group.cases {
 				t.Run(c.name, func(t *testing.T) { s.conforms(t, c.build) })
 			}
 		})
 	}
-	t.Run("ranks", s.ranks)
-	t.Run("fault", s.faults)
-	t.Run("memory", s.memories)
+	s.group(t, "ranks", s.ranks)
+	s.group(t, "fault", s.faults)
+	s.group(t, "memory", s.memories)
+}
+
+func (s *suite) group(t *testing.T, name string, f func(t *testing.T)) {
+	if s.only == "" || s.only == name {
+		t.Run(name, f)
+	}
 }
 
 // machine is a compiled program on a device's memory.
@@ -76,10 +89,10 @@ type machine struct {
 	exe  ir.Executable
 }
 
-// start compiles parts and loads them onto memory of exactly the program's sizes, all of it NaN.
-func (s *suite) start(t *testing.T, size [ir.NumRegions]int, parts []ir.Part) *machine {
+// start compiles a case and loads it onto memory of exactly the program's sizes, all of it NaN.
+func (s *suite) start(t *testing.T, b *draft) *machine {
 	t.Helper()
-	prog, err := ir.Compile("conformance", size, s.target, parts...)
+	prog, err := ir.Compile("conformance", b.size, s.targetOf(b), b.parts...)
 	if err != nil {
 		t.Fatalf("compile: %v", err)
 	}
@@ -189,14 +202,18 @@ func (s *suite) conforms(t *testing.T, build func(b *draft)) {
 			t.Fatalf("the case is wrong: %v", p.Graph.Err())
 		}
 	}
-	m := s.start(t, b.size, b.parts)
+	parts, err := b.meaning()
+	if err != nil {
+		t.Fatalf("the case is wrong: %v", err)
+	}
+	m := s.start(t, b)
 	rt := &ir.Runtime{Seed: b.rng.Uint64(), Step: uint64(b.rng.IntN(1000)), FirstSample: b.rng.IntN(100)}
 	for round := range 2 {
 		before := b.content(m.prog)
 		m.restore(t, before)
 		m.run(t, rt)
 		after := m.snapshot(t)
-		if errs := b.compare(rt, before, after); len(errs) > 0 {
+		if errs := b.compare(parts, rt, before, after); len(errs) > 0 {
 			for _, err := range errs {
 				t.Errorf("input set %d: %v", round, err)
 			}
@@ -266,7 +283,8 @@ func (b *draft) env(rt *ir.Runtime, before image) *ref.Env {
 }
 
 // perturb changes every value that a device rounds by up to 2^-23 of itself, inputs included: that stands for the roundings
-// inside sums.
+// inside sums. What is rounded to a half changes by up to 1/64 of that type's step, since a sum's last bits make some results round to
+// the neighbour.
 func (b *draft) perturb(rng *rand.Rand) func(*ir.Value, []float64) {
 	return func(v *ir.Value, x []float64) {
 		switch op := v.Op.(type) {
@@ -277,7 +295,7 @@ func (b *draft) perturb(rng *rand.Rand) func(*ir.Value, []float64) {
 		case ir.Const:
 			// Rounded once, the same for all elements, unless float32 holds it.
 			if float64(float32(op.Value)) != op.Value {
-				f := shake(rng)
+				f := shake(rng, 0x1p-23)
 				for i := range x {
 					x[i] *= f
 				}
@@ -290,18 +308,25 @@ func (b *draft) perturb(rng *rand.Rand) func(*ir.Value, []float64) {
 		if v.DType == ir.I32 {
 			return
 		}
+		far := 0x1p-23
+		if f, step := rounding(b.half); b.half.Half() && v.Op == (ir.Map{Fn: f}) {
+			if _, given := v.Args[0].Op.(ir.Read); given {
+				return
+			}
+			far = step / 64
+		}
 		for i := range x {
-			x[i] *= shake(rng)
+			x[i] *= shake(rng, far)
 		}
 	}
 }
 
-func shake(rng *rand.Rand) float64 { return 1 + (2*rng.Float64()-1)*0x1p-23 }
+func shake(rng *rand.Rand, far float64) float64 { return 1 + (2*rng.Float64()-1)*far }
 
-// compare holds what the device made of before against ref.
-func (b *draft) compare(rt *ir.Runtime, before, after image) []error {
+// compare holds what the device made of before against what ref makes of parts.
+func (b *draft) compare(parts []ir.Part, rt *ir.Runtime, before, after image) []error {
 	want := b.env(rt, before)
-	if err := ref.Eval(want, b.parts...); err != nil {
+	if err := ref.Eval(want, parts...); err != nil {
 		return []error{fmt.Errorf("the case is wrong: %w", err)}
 	}
 	runs := 3
@@ -315,7 +340,7 @@ func (b *draft) compare(rt *ir.Runtime, before, after image) []error {
 	for range runs {
 		e := b.env(rt, before)
 		e.Round = b.perturb(rand.New(rand.NewPCG(b.rng.Uint64(), 2)))
-		if err := ref.Eval(e, b.parts...); err != nil {
+		if err := ref.Eval(e, parts...); err != nil {
 			return []error{fmt.Errorf("the case is wrong: %w", err)}
 		}
 		shaken = append(shaken, e)

@@ -11,6 +11,57 @@ struct Runtime {
 
 const u32 warp = 0xffffffff; // all lanes
 
+// Halves: numbers that lie in memory as 16 bits. Whoever computes converts them to float32, and rounds to nearest, ties to even, to store one.
+struct bf16 {
+    unsigned short bits;
+    bf16() = default;
+    __device__ __forceinline__ explicit bf16(float x) {
+#if __CUDA_ARCH__ >= 800
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+#else
+        const u32 b = __float_as_uint(x);
+        bits = x != x ? 0x7fff : (b + 0x7fff + (b >> 16 & 1)) >> 16;
+#endif
+    }
+    __device__ __forceinline__ operator float() const { return __uint_as_float((u32)bits << 16); }
+};
+
+struct f16 {
+    unsigned short bits;
+    f16() = default;
+#ifdef __CUDA_ARCH__
+    __device__ __forceinline__ explicit f16(float x) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x)); }
+    __device__ __forceinline__ operator float() const {
+        float x;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+        return x;
+    }
+#else // what the instructions do, for tests without a card
+    explicit f16(float x) {
+        const u32 sign = __float_as_uint(x) >> 16 & 0x8000, b = __float_as_uint(x) & 0x7fffffff;
+        const float size = __uint_as_float(b);
+        if (x != x) bits = 0x7fff;
+        else if (size >= 65520.f) bits = sign | 0x7c00;
+        else if (size < 0x1p-14f) bits = sign | (__float_as_uint(size + 0.5f) - __float_as_uint(0.5f));
+        else bits = sign | ((b + 0xfff + (b >> 13 & 1)) >> 13) - (112 << 10);
+    }
+    operator float() const {
+        const u32 e = bits >> 10 & 31, m = bits & 1023, sign = (u32)(bits & 0x8000) << 16;
+        if (e == 0) return (sign ? -1.f : 1.f) * m * 0x1p-24f;
+        return __uint_as_float(sign | (e == 31 ? 255 : e + 112) << 23 | m << 13);
+    }
+#endif
+};
+
+// Wide is four elements of so many bytes.
+template <int SIZE> struct Wide;
+template <> struct Wide<4> {
+    using type = uint4;
+};
+template <> struct Wide<2> {
+    using type = uint2;
+};
+
 // Vec is V numbers of neighbouring elements.
 template <int V> struct Vec {
     float x[V];
@@ -24,34 +75,35 @@ template <int V, int S, class T> __device__ __forceinline__ Vec<V> load(const T 
     return v;
 }
 
-// loadv reads V neighbours at an address that is a multiple of their size.
-template <int V> __device__ __forceinline__ Vec<V> loadv(const float *p) {
-    Vec<V> v;
-    if constexpr (V == 4) {
-        const float4 f = *(const float4 *)p;
-        v.x[0] = f.x, v.x[1] = f.y, v.x[2] = f.z, v.x[3] = f.w;
-    } else {
-        v.x[0] = *p;
-    }
-    return v;
-}
+// Four elements of type T, and what they are read and written as.
+template <class T> union Four {
+    T x[4];
+    typename Wide<sizeof(T)>::type all;
+    __device__ __forceinline__ Four() {}
+};
 
-template <int V> __device__ __forceinline__ Vec<V> loadv(const int *p) {
+// loadv reads V neighbours at an address that is a multiple of their size.
+template <int V, class T> __device__ __forceinline__ Vec<V> loadv(const T *p) {
     Vec<V> v;
     if constexpr (V == 4) {
-        const int4 f = *(const int4 *)p;
-        v.x[0] = (float)f.x, v.x[1] = (float)f.y, v.x[2] = (float)f.z, v.x[3] = (float)f.w;
+        Four<T> f;
+        f.all = ((const Four<T> *)p)->all;
+#pragma unroll
+        for (int j = 0; j < V; j++) v.x[j] = (float)f.x[j];
     } else {
         v.x[0] = (float)*p;
     }
     return v;
 }
 
-template <int V> __device__ __forceinline__ void storev(float *p, const Vec<V> &v) {
+template <int V, class T> __device__ __forceinline__ void storev(T *p, const Vec<V> &v) {
     if constexpr (V == 4) {
-        *(float4 *)p = make_float4(v.x[0], v.x[1], v.x[2], v.x[3]);
+        Four<T> f;
+#pragma unroll
+        for (int j = 0; j < V; j++) f.x[j] = T(v.x[j]);
+        ((Four<T> *)p)->all = f.all;
     } else {
-        *p = v.x[0];
+        *p = T(v.x[0]);
     }
 }
 

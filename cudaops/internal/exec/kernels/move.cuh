@@ -1,14 +1,19 @@
-// Moving elements, whatever they are: 32 bits in the guise of a u32.
+// Moving elements, whatever they are: 32 bits in the guise of a u32, or 16 in that of a u16.
 
-template <int V> __device__ __forceinline__ void movev(u32 *to, const u32 *from) {
-    if constexpr (V == 4) *(uint4 *)to = *(const uint4 *)from;
+typedef unsigned short u16;
+
+template <int V, class T> __device__ __forceinline__ void movev(T *to, const T *from) {
+    if constexpr (V == 4) ((Four<T> *)to)->all = ((const Four<T> *)from)->all;
     else *to = *from;
 }
 
+// Between types it converts.
+template <int V, class T, class F> __device__ __forceinline__ void movev(T *to, const F *from) { storev<V>(to, loadv<V>(from)); }
+
 // transpose goes through tiles of 32 x 32: read along one dimension, written along another, both in whole lines. f.from(z) and f.to(z)
 // are where the plane z of the other dimensions lies; in a plane element (a, b) is read at a + b*SB and written at a*SA + b.
-template <class I, I NA, I NB, I SB, I SA, class F> __device__ __forceinline__ void transpose(const F &f, u32 *to, const u32 *from) {
-    __shared__ u32 tile[32][33];
+template <class I, I NA, I NB, I SB, I SA, class F, class T> __device__ __forceinline__ void transpose(const F &f, T *to, const T *from) {
+    __shared__ T tile[32][33];
     const I tiles = (NB + 31) / 32;
     const I a0 = (I)blockIdx.x / tiles * 32, b0 = (I)blockIdx.x % tiles * 32;
     const u32 x = threadIdx.x % 32, y = threadIdx.x / 32;
@@ -24,7 +29,8 @@ template <class I, I NA, I NB, I SB, I SA, class F> __device__ __forceinline__ v
 }
 
 // gather takes N rows of W elements; an index out of range is noted and gives zeros.
-template <u64 N, u64 W, int ROWS, int V> __device__ __forceinline__ void gather(const u32 *table, const int *indices, u32 *out, u64 *word) {
+template <u64 N, u64 W, int ROWS, int V, class T, class O>
+__device__ __forceinline__ void gather(const T *table, const int *indices, O *out, u64 *word) {
     const u64 i = ((u64)blockIdx.x * 256 + threadIdx.x) * V;
     if (i >= N * W) return;
     const u64 n = i / W, c = i % W;
@@ -35,13 +41,13 @@ template <u64 N, u64 W, int ROWS, int V> __device__ __forceinline__ void gather(
     }
     if (c == 0) fault(word, (u32)n, v);
 #pragma unroll
-    for (int j = 0; j < V; j++) out[i + j] = 0;
+    for (int j = 0; j < V; j++) out[i + j] = O(0);
 }
 
 // scatterAdd: a block makes 32*K columns of TILE rows of the result. Its threads go through all N indices together, 1024 at a time, and list
 // in order those that are of its rows; when the list is long, and at the end, every warp adds up what is listed for its rows.
-template <u64 N, u64 W, int ROWS, int TILE, int K>
-__device__ __forceinline__ void scatterAdd(const int *indices, const float *rows, float *out, u64 *word) {
+template <u64 N, u64 W, int ROWS, int TILE, int K, class T>
+__device__ __forceinline__ void scatterAdd(const int *indices, const T *rows, float *out, u64 *word) {
     const int most = 3072;
     __shared__ u32 places[most];
     __shared__ unsigned char whose[most];
@@ -93,10 +99,10 @@ __device__ __forceinline__ void scatterAdd(const int *indices, const float *rows
             for (int k = 0; k < K; k++) sum[k] = !first && column + k * 32 < W ? to[k * 32] : 0.f;
             for (u32 i = 0; i < listed; i += 32) {
                 for (u32 m = __ballot_sync(warp, i + lane < listed && whose[i + lane] == r); m != 0; m &= m - 1) {
-                    const float *from = rows + places[i + __ffs(m) - 1] * W + column;
+                    const T *from = rows + places[i + __ffs(m) - 1] * W + column;
 #pragma unroll
                     for (int k = 0; k < K; k++)
-                        if (column + k * 32 < W) sum[k] += from[k * 32];
+                        if (column + k * 32 < W) sum[k] += (float)from[k * 32];
                 }
             }
 #pragma unroll

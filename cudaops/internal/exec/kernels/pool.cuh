@@ -25,7 +25,8 @@ template <int K, int S, int P, int D> struct Axis {
 };
 
 // place of the first largest in the window of output (i, j) of a plane, or of its first NaN; -1 for a window over padding only.
-template <int S, class AH, class AW, int KH, int KW, int H, int W> __device__ __forceinline__ int largestIn(const float *x, int i, int j) {
+template <int S, class AH, class AW, int KH, int KW, int H, int W, class T>
+__device__ __forceinline__ int largestIn(const T *x, int i, int j) {
     int place = -1;
     float best = 0.f;
 #pragma unroll
@@ -35,29 +36,29 @@ template <int S, class AH, class AW, int KH, int KW, int H, int W> __device__ __
         for (int q = 0; q < KW; q++) {
             const int w = AW::at(j, q);
             if (h < 0 || h >= H || w < 0 || w >= W) continue;
-            const float v = x[(h * W + w) * S];
+            const float v = (float)x[(h * W + w) * S];
             if (place < 0 || v > best || (v != v && best == best)) best = v, place = h * W + w;
         }
     }
     return place;
 }
 
-template <class I, I PLANES, int S, int H, int W, int OH, int OW, int KH, int KW, class AH, class AW>
-__device__ __forceinline__ void maxPool(const float *x, float *y) {
+template <class I, I PLANES, int S, int H, int W, int OH, int OW, int KH, int KW, class AH, class AW, class X, class Y>
+__device__ __forceinline__ void maxPool(const X *x, Y *y) {
     const I n = (I)blockIdx.x * 256 + threadIdx.x;
     if (n >= PLANES * OH * OW) return;
-    const float *plane = x + base<S, OH * OW, H * W>(n);
+    const X *plane = x + base<S, OH * OW, H * W>(n);
     const int o = pixel<S, OH * OW>(n);
     const int at = largestIn<S, AH, AW, KH, KW, H, W>(plane, o / OW, o % OW);
-    y[n] = at < 0 ? -__int_as_float(0x7f800000) : plane[at * S];
+    y[n] = Y(at < 0 ? -__int_as_float(0x7f800000) : (float)plane[at * S]);
 }
 
-template <class I, I PLANES, int S, int H, int W, int OH, int OW, int KH, int KW, class AH, class AW>
-__device__ __forceinline__ void maxPoolGrad(const float *x, const float *dy, float *dx) {
+template <class I, I PLANES, int S, int H, int W, int OH, int OW, int KH, int KW, class AH, class AW, class X, class D, class Y>
+__device__ __forceinline__ void maxPoolGrad(const X *x, const D *dy, Y *dx) {
     const I n = (I)blockIdx.x * 256 + threadIdx.x;
     if (n >= PLANES * H * W) return;
-    const float *plane = x + base<S, H * W, H * W>(n);
-    const float *grad = dy + base<S, H * W, OH * OW>(n);
+    const X *plane = x + base<S, H * W, H * W>(n);
+    const D *grad = dy + base<S, H * W, OH * OW>(n);
     const int h = pixel<S, H * W>(n) / W, w = pixel<S, H * W>(n) % W;
     float sum = 0.f;
     for (int i = AH::first(h); i <= AH::last(h, OH); i++) {
@@ -65,12 +66,12 @@ __device__ __forceinline__ void maxPoolGrad(const float *x, const float *dy, flo
         for (int j = AW::first(w); j <= AW::last(w, OW); j++)
             if (AW::tap(j, w) >= 0 && largestIn<S, AH, AW, KH, KW, H, W>(plane, i, j) == h * W + w) sum += grad[(i * OW + j) * S];
     }
-    dx[n] = sum;
+    dx[n] = Y(sum);
 }
 
 // maxPoolGrad of windows that lie side by side: a thread reads a window and writes it. Beyond the last windows dx is 0.
-template <class I, I PLANES, int S, int H, int W, int OH, int OW, int KH, int KW>
-__device__ __forceinline__ void maxPoolGradBeside(const float *x, const float *dy, float *dx) {
+template <class I, I PLANES, int S, int H, int W, int OH, int OW, int KH, int KW, class X, class D, class Y>
+__device__ __forceinline__ void maxPoolGradBeside(const X *x, const D *dy, Y *dx) {
     const int CH = (H + KH - 1) / KH, CW = (W + KW - 1) / KW;
     const I n = (I)blockIdx.x * 256 + threadIdx.x;
     if (n >= PLANES * CH * CW) return;
@@ -87,7 +88,7 @@ __device__ __forceinline__ void maxPoolGradBeside(const float *x, const float *d
 #pragma unroll
         for (int q = 0; q < KW; q++) {
             const int h = i * KH + p, w = j * KW + q;
-            if (h < H && w < W) dx[plane + (h * W + w) * S] = h * W + w == place ? grad : 0.f;
+            if (h < H && w < W) dx[plane + (h * W + w) * S] = Y(h * W + w == place ? grad : 0.f);
         }
     }
 }
@@ -105,11 +106,11 @@ template <bool PAD, class AH, class AW, int KH, int KW, int H, int W> __device__
     return PAD ? (float)(KH * KW) : (float)(real<AH, KH>(i, H) * real<AW, KW>(j, W));
 }
 
-template <class I, I PLANES, int S, int H, int W, int OH, int OW, int KH, int KW, class AH, class AW, bool PAD>
-__device__ __forceinline__ void avgPool(const float *x, float *y) {
+template <class I, I PLANES, int S, int H, int W, int OH, int OW, int KH, int KW, class AH, class AW, bool PAD, class X, class Y>
+__device__ __forceinline__ void avgPool(const X *x, Y *y) {
     const I n = (I)blockIdx.x * 256 + threadIdx.x;
     if (n >= PLANES * OH * OW) return;
-    const float *plane = x + base<S, OH * OW, H * W>(n);
+    const X *plane = x + base<S, OH * OW, H * W>(n);
     const int i = pixel<S, OH * OW>(n) / OW, j = pixel<S, OH * OW>(n) % OW;
     float sum = 0.f;
 #pragma unroll
@@ -121,14 +122,14 @@ __device__ __forceinline__ void avgPool(const float *x, float *y) {
             if (h >= 0 && h < H && w >= 0 && w < W) sum += plane[(h * W + w) * S];
         }
     }
-    y[n] = sum / divisor<PAD, AH, AW, KH, KW, H, W>(i, j);
+    y[n] = Y(sum / divisor<PAD, AH, AW, KH, KW, H, W>(i, j));
 }
 
-template <class I, I PLANES, int S, int H, int W, int OH, int OW, int KH, int KW, class AH, class AW, bool PAD>
-__device__ __forceinline__ void avgPoolGrad(const float *dy, float *dx) {
+template <class I, I PLANES, int S, int H, int W, int OH, int OW, int KH, int KW, class AH, class AW, bool PAD, class D, class Y>
+__device__ __forceinline__ void avgPoolGrad(const D *dy, Y *dx) {
     const I n = (I)blockIdx.x * 256 + threadIdx.x;
     if (n >= PLANES * H * W) return;
-    const float *grad = dy + base<S, H * W, OH * OW>(n);
+    const D *grad = dy + base<S, H * W, OH * OW>(n);
     const int h = pixel<S, H * W>(n) / W, w = pixel<S, H * W>(n) % W;
     float sum = 0.f;
     for (int i = AH::first(h); i <= AH::last(h, OH); i++) {
@@ -136,7 +137,7 @@ __device__ __forceinline__ void avgPoolGrad(const float *dy, float *dx) {
         for (int j = AW::first(w); j <= AW::last(w, OW); j++)
             if (AW::tap(j, w) >= 0) sum += grad[(i * OW + j) * S] / divisor<PAD, AH, AW, KH, KW, H, W>(i, j);
     }
-    dx[n] = sum;
+    dx[n] = Y(sum);
 }
 
 // The window of output i, adaptive: floor(i*in/out) up to ceil((i+1)*in/out).
@@ -144,12 +145,12 @@ __device__ __forceinline__ int from(int i, int in, int out) { return (int)((long
 __device__ __forceinline__ int upTo(int i, int in, int out) { return (int)(((long long)(i + 1) * in + out - 1) / out); }
 
 // adaptivePool: G threads of a warp make an output.
-template <class I, I PLANES, int S, int H, int W, int OH, int OW, int G> __device__ __forceinline__ void adaptivePool(const float *x, float *y) {
+template <class I, I PLANES, int S, int H, int W, int OH, int OW, int G, class X, class Y> __device__ __forceinline__ void adaptivePool(const X *x, Y *y) {
     const I n = (I)blockIdx.x * (256 / G) + threadIdx.x / G;
     float sum = 0.f;
     int count = 1;
     if (n < PLANES * OH * OW) {
-        const float *plane = x + base<S, OH * OW, H * W>(n);
+        const X *plane = x + base<S, OH * OW, H * W>(n);
         const int i = pixel<S, OH * OW>(n) / OW, j = pixel<S, OH * OW>(n) % OW;
         const int h = from(i, H, OH), w = from(j, W, OW), wide = upTo(j, W, OW) - w;
         count = (upTo(i, H, OH) - h) * wide;
@@ -157,13 +158,13 @@ template <class I, I PLANES, int S, int H, int W, int OH, int OW, int G> __devic
     }
 #pragma unroll
     for (int d = G / 2; d > 0; d /= 2) sum += __shfl_xor_sync(warp, sum, d);
-    if (n < PLANES * OH * OW && threadIdx.x % G == 0) y[n] = sum / (float)count;
+    if (n < PLANES * OH * OW && threadIdx.x % G == 0) y[n] = Y(sum / (float)count);
 }
 
-template <class I, I PLANES, int S, int H, int W, int OH, int OW> __device__ __forceinline__ void adaptivePoolGrad(const float *dy, float *dx) {
+template <class I, I PLANES, int S, int H, int W, int OH, int OW, class D, class Y> __device__ __forceinline__ void adaptivePoolGrad(const D *dy, Y *dx) {
     const I n = (I)blockIdx.x * 256 + threadIdx.x;
     if (n >= PLANES * H * W) return;
-    const float *grad = dy + base<S, H * W, OH * OW>(n);
+    const D *grad = dy + base<S, H * W, OH * OW>(n);
     const int h = pixel<S, H * W>(n) / W, w = pixel<S, H * W>(n) % W;
     float sum = 0.f;
     for (int i = from(h, OH, H); i < upTo(h, OH, H); i++) {
@@ -174,5 +175,5 @@ template <class I, I PLANES, int S, int H, int W, int OH, int OW> __device__ __f
             if (w >= w0 && w < w1) sum += grad[(i * OW + j) * S] / (float)((h1 - h0) * (w1 - w0));
         }
     }
-    dx[n] = sum;
+    dx[n] = Y(sum);
 }

@@ -1,5 +1,5 @@
 // Products in float32 by tiles, for where cuBLASLt or cuDNN cannot be had, or does not take the case. P says what is multiplied: M x K
-// by K x N, BATCH times; a(z, m, k) and b(z, k, n) read, c(z, m, n) is where a result goes and bias(m, n) what is added. A block makes 64 x 64
+// by K x N, BATCH times; a(z, m, k) and b(z, k, n) read, store(z, m, n, x) writes what epilogue has made of a result. A block makes 64 x 64
 // results, 16 of k at a time, a thread 4 x 4 of them.
 //
 // Where there are few results and K is long, S blocks take a part of k each and put it into parts, [S, BATCH, M, N]; a second kernel, finish,
@@ -44,7 +44,7 @@ template <class P, int S> __device__ __forceinline__ void product(const P &p, fl
             const int m = m0 + tm + i, n = n0 + tn + j;
             if (m >= P::M || n >= P::N) continue;
             if constexpr (S > 1) parts[(((u64)s * P::BATCH + z) * P::M + m) * P::N + n] = acc[i][j];
-            else *p.c(z, m, n) = p.epilogue(acc[i][j], z, m, n);
+            else p.store(z, m, n, p.epilogue(acc[i][j], z, m, n));
         }
     }
 }
@@ -56,19 +56,21 @@ template <class P, int S> __device__ __forceinline__ void finish(const P &p, con
 #pragma unroll 8
     for (int s = 0; s < S; s++) sum += parts[s * all + i];
     const int z = i / ((u64)P::M * P::N), m = i / P::N % P::M, n = i % P::N;
-    *p.c(z, m, n) = p.epilogue(sum, z, m, n);
+    p.store(z, m, n, p.epilogue(sum, z, m, n));
 }
 
 // MatMul: strides of a, b and c by row, column and batch. BIAS: a vector along n.
-template <int BATCH_, int M_, int N_, int K_, int AR, int AC, u64 AB, int BR, int BC, u64 BB, int CR, int CC, u64 CB, bool BIAS, bool RELU>
+template <int BATCH_, int M_, int N_, int K_, int AR, int AC, u64 AB, int BR, int BC, u64 BB, int CR, int CC, u64 CB, bool BIAS, bool RELU, class X, class Y, class V, class O>
 struct MatMul {
     static const int BATCH = BATCH_, M = M_, N = N_, K = K_;
     static const bool alongK = AC == 1, alongN = BC == 1;
-    const float *x, *y, *bias;
-    float *out;
+    const X *x;
+    const Y *y;
+    const V *bias;
+    O *out;
     __device__ __forceinline__ float a(int z, int m, int k) const { return x[z * AB + (u64)m * AR + (u64)k * AC]; }
     __device__ __forceinline__ float b(int z, int k, int n) const { return y[z * BB + (u64)k * BR + (u64)n * BC]; }
-    __device__ __forceinline__ float *c(int z, int m, int n) const { return out + z * CB + (u64)m * CR + (u64)n * CC; }
+    __device__ __forceinline__ void store(int z, int m, int n, float v) const { out[z * CB + (u64)m * CR + (u64)n * CC] = O(v); }
     __device__ __forceinline__ float epilogue(float v, int, int, int n) const {
         if (BIAS) v += bias[n];
         return RELU ? relu(v) : v;
@@ -96,12 +98,12 @@ struct Geometry {
     static __device__ __forceinline__ int h(int i, int p) { return i * SH_ + p * DH_ - PH_; }
     static __device__ __forceinline__ int w(int j, int q) { return j * SW_ + q * DW_ - PW_; }
     // in reads the input under tap (p, q) of output (i, j), 0 from the padding.
-    static __device__ __forceinline__ float in(const float *from, int n, int g, int c, int i, int j, int p, int q) {
+    template <class E> static __device__ __forceinline__ float in(const E *from, int n, int g, int c, int i, int j, int p, int q) {
         const int at = h(i, p), along = w(j, q);
-        return at >= 0 && at < H && along >= 0 && along < W ? from[x(n, g, c, at, along)] : 0.f;
+        return at >= 0 && at < H && along >= 0 && along < W ? (float)from[x(n, g, c, at, along)] : 0.f;
     }
     // out reads the output whose tap (p, q) is input (at, along), 0 where there is none.
-    static __device__ __forceinline__ float out(const float *from, int n, int g, int o, int at, int along, int p, int q) {
+    template <class E> static __device__ __forceinline__ float out(const E *from, int n, int g, int o, int at, int along, int p, int q) {
         const int i = at + PH_ - p * DH_, j = along + PW_ - q * DW_;
         if (i < 0 || j < 0 || i % SH_ != 0 || j % SW_ != 0 || i / SH_ >= OH || j / SW_ >= OW) return 0.f;
         return from[y(n, g, o, i / SH_, j / SW_)];
@@ -109,16 +111,18 @@ struct Geometry {
 };
 
 // y: filters by what lies under them.
-template <class T, bool BIAS, bool RELU> struct Conv {
+template <class T, bool BIAS, bool RELU, class X, class Y, class V, class O> struct Conv {
     static const int BATCH = T::G, M = T::OG, N = T::N * T::OH * T::OW, K = T::CG * T::KH * T::KW;
     static const bool alongK = true, alongN = true;
-    const float *x, *w, *bias;
-    float *y;
+    const X *x;
+    const Y *w;
+    const V *bias;
+    O *y;
     __device__ __forceinline__ float a(int g, int m, int k) const { return w[T::tap(g, m, k)]; }
     __device__ __forceinline__ float b(int g, int k, int n) const {
         return T::in(x, n / (T::OH * T::OW), g, k / (T::KH * T::KW), n / T::OW % T::OH, n % T::OW, k / T::KW % T::KH, k % T::KW);
     }
-    __device__ __forceinline__ float *c(int g, int m, int n) const { return y + T::y(n / (T::OH * T::OW), g, m, n / T::OW % T::OH, n % T::OW); }
+    __device__ __forceinline__ void store(int g, int m, int n, float v) const { y[T::y(n / (T::OH * T::OW), g, m, n / T::OW % T::OH, n % T::OW)] = O(v); }
     __device__ __forceinline__ float epilogue(float v, int g, int m, int) const {
         if (BIAS) v += bias[g * M + m];
         return RELU ? relu(v) : v;
@@ -126,31 +130,33 @@ template <class T, bool BIAS, bool RELU> struct Conv {
 };
 
 // dx: filters, transposed, by the dy that each input had a part in.
-template <class T> struct ConvGradX {
+template <class T, class X, class Y, class O> struct ConvGradX {
     static const int BATCH = T::G, M = T::CG, N = T::N * T::H * T::W, K = T::OG * T::KH * T::KW;
     static const bool alongK = false, alongN = true;
-    const float *w, *dy;
-    float *dx;
+    const X *w;
+    const Y *dy;
+    O *dx;
     __device__ __forceinline__ float a(int g, int m, int k) const {
         return w[T::k(g, k / (T::KH * T::KW), m, k / T::KW % T::KH, k % T::KW)];
     }
     __device__ __forceinline__ float b(int g, int k, int n) const {
         return T::out(dy, n / (T::H * T::W), g, k / (T::KH * T::KW), n / T::W % T::H, n % T::W, k / T::KW % T::KH, k % T::KW);
     }
-    __device__ __forceinline__ float *c(int g, int m, int n) const { return dx + T::x(n / (T::H * T::W), g, m, n / T::W % T::H, n % T::W); }
+    __device__ __forceinline__ void store(int g, int m, int n, float v) const { dx[T::x(n / (T::H * T::W), g, m, n / T::W % T::H, n % T::W)] = O(v); }
     __device__ __forceinline__ float epilogue(float v, int, int, int) const { return v; }
 };
 
 // dw: dy by what lies under it.
-template <class T> struct ConvGradW {
+template <class T, class X, class Y, class O> struct ConvGradW {
     static const int BATCH = T::G, M = T::OG, N = T::CG * T::KH * T::KW, K = T::N * T::OH * T::OW;
     static const bool alongK = true, alongN = false;
-    const float *x, *dy;
-    float *dw;
+    const X *x;
+    const Y *dy;
+    O *dw;
     __device__ __forceinline__ float a(int g, int m, int k) const { return dy[T::y(k / (T::OH * T::OW), g, m, k / T::OW % T::OH, k % T::OW)]; }
     __device__ __forceinline__ float b(int g, int k, int n) const {
         return T::in(x, k / (T::OH * T::OW), g, n / (T::KH * T::KW), k / T::OW % T::OH, k % T::OW, n / T::KW % T::KH, n % T::KW);
     }
-    __device__ __forceinline__ float *c(int g, int m, int n) const { return dw + T::tap(g, m, n); }
+    __device__ __forceinline__ void store(int g, int m, int n, float v) const { dw[T::tap(g, m, n)] = O(v); }
     __device__ __forceinline__ float epilogue(float v, int, int, int) const { return v; }
 };

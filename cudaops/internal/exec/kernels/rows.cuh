@@ -20,19 +20,19 @@ template <int G> struct Team {
     static __device__ __forceinline__ int lane() { return threadIdx.x % G; }
 };
 
-template <int C, int G> struct Row {
+template <int C, int G, class T> struct Row {
     static const int items = (C + G - 1) / G;
     static const bool kept = items <= 16;
-    const float *x;
+    const T *x;
     bool valid;
     float v[kept ? items : 1];
 
-    __device__ __forceinline__ Row(const float *all, u64 row, bool valid) : x(all + row * C), valid(valid) {
+    __device__ __forceinline__ Row(const T *all, u64 row, bool valid) : x(all + row * C), valid(valid) {
         if constexpr (kept) {
 #pragma unroll
             for (int i = 0; i < items; i++) {
                 const int c = i * G + Team<G>::lane();
-                v[i] = valid && c < C ? x[c] : 0.f;
+                v[i] = valid && c < C ? (float)x[c] : 0.f;
             }
         }
     }
@@ -59,7 +59,7 @@ template <int C, int G> struct Row {
     // four reads the numbers at c, c+G, c+2G, c+3G; past the row's end they are -inf.
     __device__ __forceinline__ void four(int c, float *z) const {
 #pragma unroll
-        for (int j = 0; j < 4; j++) z[j] = c + j * G < C ? x[c + j * G] : MaxOf::start();
+        for (int j = 0; j < 4; j++) z[j] = c + j * G < C ? (float)x[c + j * G] : MaxOf::start();
     }
     // total is the largest number m and the sum of exp(z - m), without that of index skip.
     __device__ __forceinline__ void total(int skip, float &m, float &sum) const {
@@ -89,97 +89,98 @@ template <int C, int G> struct Row {
     }
 };
 
-template <u64 N, int C, int G, bool LOG> __device__ __forceinline__ void softmax(const float *x, float *y) {
+template <u64 N, int C, int G, bool LOG, class X, class Y> __device__ __forceinline__ void softmax(const X *x, Y *y) {
     const u64 n = Team<G>::row();
-    const Row<C, G> row(x, n, n < N);
+    const Row<C, G, X> row(x, n, n < N);
     float m, sum;
     row.total(-1, m, sum);
     const float scale = LOG ? logf(sum) : 1.f / sum;
-    row.each([&](int c, float z) { y[n * C + c] = LOG ? z - m - scale : expf(z - m) * scale; });
+    row.each([&](int c, float z) { y[n * C + c] = Y(LOG ? z - m - scale : expf(z - m) * scale); });
 }
 
 // From y = softmax(x), dx = y (dy - sum(y dy)); from y = log softmax(x), dx = dy - exp(y) sum(dy).
-template <u64 N, int C, int G, bool LOG> __device__ __forceinline__ void softmaxGrad(const float *y, const float *dy, float *dx) {
+template <u64 N, int C, int G, bool LOG, class Y, class D, class X>
+__device__ __forceinline__ void softmaxGrad(const Y *y, const D *dy, X *dx) {
     const u64 n = Team<G>::row();
-    const Row<C, G> row(y, n, n < N);
-    const float *d = dy + n * C;
+    const Row<C, G, Y> row(y, n, n < N);
+    const D *d = dy + n * C;
     float sum = 0.f;
-    row.each([&](int c, float p) { sum += LOG ? d[c] : p * d[c]; });
+    row.each([&](int c, float p) { sum += LOG ? (float)d[c] : p * (float)d[c]; });
     sum = Team<G>::template all<Sum>(sum);
-    row.each([&](int c, float p) { dx[n * C + c] = LOG ? d[c] - expf(p) * sum : p * (d[c] - sum); });
+    row.each([&](int c, float p) { dx[n * C + c] = X(LOG ? (float)d[c] - expf(p) * sum : p * ((float)d[c] - sum)); });
 }
 
 // Loss is what the cross entropy of row n and its gradient share. rest is the sum of exp(z - m) without the label's, so that 1 - p is
 // precise where p is nearly 1.
-template <u64 N, int C, int G> struct Loss {
+template <u64 N, int C, int G, class X> struct Loss {
     u64 n;
-    Row<C, G> row;
+    Row<C, G, X> row;
     int label;
     bool counts; // a class, not to be ignored
     float m, at, rest;
 
-    __device__ __forceinline__ Loss(const float *logits, const int *labels, int ignore, u64 *word)
+    __device__ __forceinline__ Loss(const X *logits, const int *labels, int ignore, u64 *word)
         : n(Team<G>::row()), row(logits, n, n < N) {
         label = n < N ? labels[n] : ignore;
         const bool in = (u32)label < (u32)C;
         if (label != ignore && !in && Team<G>::lane() == 0) fault(word, (u32)n, label);
         counts = label != ignore && in;
         row.total(label, m, rest);
-        at = counts ? expf(logits[n * C + label] - m) : 0.f;
+        at = counts ? expf((float)logits[n * C + label] - m) : 0.f;
     }
 };
 
 // hit is 1 - smoothing, SMOOTH whether there is any, spread = smoothing / C.
-template <u64 N, int C, int G, bool SMOOTH>
-__device__ __forceinline__ void crossEntropy(const float *logits, const int *labels, const float *weights, float *out, u64 *word, int ignore,
+template <u64 N, int C, int G, bool SMOOTH, class X, class W, class Y>
+__device__ __forceinline__ void crossEntropy(const X *logits, const int *labels, const W *weights, Y *out, u64 *word, int ignore,
                                              float hit, float spread) {
-    const Loss<N, C, G> l(logits, labels, ignore, word);
+    const Loss<N, C, G, X> l(logits, labels, ignore, word);
     float sum = 0.f;
     const float norm = logf(l.at + l.rest);
     if constexpr (SMOOTH) {
-        l.row.each([&](int c, float z) { sum += weights[c] * (l.m - z + norm); });
+        l.row.each([&](int c, float z) { sum += (float)weights[c] * (l.m - z + norm); });
         sum = Team<G>::template all<Sum>(sum);
     }
     if (l.n >= N || Team<G>::lane() != 0) return;
     float loss = 0.f;
     if (l.counts) {
-        const float own = l.at > 0.25f ? log1pf(l.rest / l.at) : l.m - logits[l.n * C + l.label] + norm;
-        loss = hit * weights[l.label] * own + spread * sum;
+        const float own = l.at > 0.25f ? log1pf(l.rest / l.at) : l.m - (float)logits[l.n * C + l.label] + norm;
+        loss = hit * (float)weights[l.label] * own + spread * sum;
     }
-    out[l.n] = loss;
+    out[l.n] = Y(loss);
 }
 
 // With p = softmax(z), logit k of a row has the gradient, times the row's dloss,
 // p[k] (hit w[y] + spread sum_c w[c]) - hit w[y] [k=y] - spread w[k].
-template <u64 N, int C, int G, bool SMOOTH>
-__device__ __forceinline__ void crossEntropyGrad(const float *logits, const int *labels, const float *weights, const float *dloss, float *dx,
+template <u64 N, int C, int G, bool SMOOTH, class X, class W, class L, class Y>
+__device__ __forceinline__ void crossEntropyGrad(const X *logits, const int *labels, const W *weights, const L *dloss, Y *dx,
                                                  u64 *word, int ignore, float hit, float spread) {
-    const Loss<N, C, G> l(logits, labels, ignore, word);
+    const Loss<N, C, G, X> l(logits, labels, ignore, word);
     float total = 0.f;
     if constexpr (SMOOTH) {
-        l.row.each([&](int c, float) { total += weights[c]; });
+        l.row.each([&](int c, float) { total += (float)weights[c]; });
         total = Team<G>::template all<Sum>(total);
     }
-    const float g = l.counts ? dloss[l.n] : 0.f, own = l.counts ? hit * weights[l.label] : 0.f;
+    const float g = l.counts ? (float)dloss[l.n] : 0.f, own = l.counts ? hit * (float)weights[l.label] : 0.f;
     const float inv = 1.f / (l.at + l.rest);
     l.row.each([&](int c, float z) {
         float d;
         if (!l.counts) d = 0.f;
-        else if (c == l.label) d = spread * (l.at * inv * total - weights[c]) - own * (l.rest * inv);
-        else d = expf(z - l.m) * inv * (own + spread * total) - spread * weights[c];
-        dx[l.n * C + c] = g * d;
+        else if (c == l.label) d = spread * (l.at * inv * total - (float)weights[c]) - own * (l.rest * inv);
+        else d = expf(z - l.m) * inv * (own + spread * total) - spread * (float)weights[c];
+        dx[l.n * C + c] = Y(g * d);
     });
 }
 
 // argmax of the K numbers that lie INNER apart: the first largest; a NaN never is.
-template <u64 N, int K, u64 INNER, int G> __device__ __forceinline__ void argMax(const float *x, int *out) {
+template <u64 N, int K, u64 INNER, int G, class T> __device__ __forceinline__ void argMax(const T *x, int *out) {
     const u64 n = Team<G>::row();
     int best = 0;
     float most = MaxOf::start();
     if (n < N) {
-        const float *at = x + n / INNER * K * INNER + n % INNER;
+        const T *at = x + n / INNER * K * INNER + n % INNER;
         for (int k = Team<G>::lane(); k < K; k += G) {
-            const float v = at[k * INNER];
+            const float v = (float)at[k * INNER];
             if (v > most) best = k, most = v;
         }
     }

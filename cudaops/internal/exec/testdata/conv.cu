@@ -1,5 +1,5 @@
 extern "C" __global__ void __launch_bounds__(256) conv0(const float *x, const float *w, const float *bias, float *out) {
-    product<Conv<Geometry<8, 3, 16, 16, 4, 16, 16, 1, 3, 3, 1, 1, 1, 1, 1, 1, false>, true, true>, 1>({x, w, bias, out}, nullptr);
+    product<Conv<Geometry<8, 3, 16, 16, 4, 16, 16, 1, 3, 3, 1, 1, 1, 1, 1, 1, false>, true, true, float, float, float, float>, 1>({x, w, bias, out}, nullptr);
 }
 
 extern "C" __global__ void __launch_bounds__(256) pool1(const float *x, float *y) {
@@ -7,11 +7,11 @@ extern "C" __global__ void __launch_bounds__(256) pool1(const float *x, float *y
 }
 
 extern "C" __global__ void __launch_bounds__(256) convGradW2(const float *x, const float *dy, float *out, float *parts) {
-    product<ConvGradW<Geometry<8, 3, 16, 16, 4, 16, 16, 1, 3, 3, 1, 1, 1, 1, 1, 1, false>>, 8>({x, dy, out}, parts);
+    product<ConvGradW<Geometry<8, 3, 16, 16, 4, 16, 16, 1, 3, 3, 1, 1, 1, 1, 1, 1, false>, float, float, float>, 8>({x, dy, out}, parts);
 }
 
 extern "C" __global__ void __launch_bounds__(256) finish3(const float *x, const float *dy, float *out, float *parts) {
-    finish<ConvGradW<Geometry<8, 3, 16, 16, 4, 16, 16, 1, 3, 3, 1, 1, 1, 1, 1, 1, false>>, 8>({x, dy, out}, parts);
+    finish<ConvGradW<Geometry<8, 3, 16, 16, 4, 16, 16, 1, 3, 3, 1, 1, 1, 1, 1, 1, false>, float, float, float>, 8>({x, dy, out}, parts);
 }
 
 // step 0: conv0 on 32x1 input+0 input+6144 input+6272 work+0

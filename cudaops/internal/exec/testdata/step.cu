@@ -1,5 +1,5 @@
 extern "C" __global__ void __launch_bounds__(256) matMul0(const float *x, const float *y, const float *bias, float *out) {
-    product<MatMul<1, 32, 10, 20, 20, 1, 0, 1, 20, 0, 10, 1, 0, true, false>, 1>({x, y, bias, out}, nullptr);
+    product<MatMul<1, 32, 10, 20, 20, 1, 0, 1, 20, 0, 10, 1, 0, true, false, float, float, float, float>, 1>({x, y, bias, out}, nullptr);
 }
 
 extern "C" __global__ void __launch_bounds__(256) crossEntropy1(const float *logits, const int *labels, const float *weights, float *out, u64 *word) {
@@ -28,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(256) crossEntropyGrad3(const float 
 }
 
 extern "C" __global__ void __launch_bounds__(256) matMul4(const float *x, const float *y, float *out) {
-    product<MatMul<1, 10, 20, 32, 1, 10, 0, 20, 1, 0, 20, 1, 0, false, false>, 1>({x, y, nullptr, out}, nullptr);
+    product<MatMul<1, 10, 20, 32, 1, 10, 0, 20, 1, 0, 20, 1, 0, false, false, float, float, float, float>, 1>({x, y, nullptr, out}, nullptr);
 }
 
 struct sum5Loop {
