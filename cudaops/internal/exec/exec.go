@@ -163,7 +163,7 @@ func (e *Exec) memory() (err error) {
 	return nil
 }
 
-// constants writes the Consts region.
+// constants writes the Consts region, after what the shared stream has been given: that may still use the memory for something else.
 func (e *Exec) constants() error {
 	words := e.plan.program.Consts
 	if len(words) == 0 {
@@ -175,7 +175,9 @@ func (e *Exec) constants() error {
 		return err
 	}
 	copy(from.Bytes(), ir.Bytes(words))
-	err = e.card.MemcpyHtoD(e.base[ir.Consts], from, 0, n, e.card.Stream)
+	if err = e.join(); err == nil {
+		err = e.card.MemcpyHtoD(e.base[ir.Consts], from, 0, n, e.card.Stream)
+	}
 	if err == nil {
 		err = e.card.StreamSynchronize(e.card.Stream)
 	}

@@ -1,7 +1,7 @@
 // Package fakecuda gives tests a CUDA driver, an NVML and an NCCL without a card, so that all of the code that talks to them runs: what loads
 // them, allocates, copies, and makes errors of codes.
 //
-// The fakes are C (src/fake.c, src/nccl.c), compiled with gcc when the tests start. A test that wants it begins with
+// The fakes are C (folder src), compiled with gcc when the tests start. A test that wants them begins with
 //
 //	if !fakecuda.In(t, fakecuda.Config{...}) {
 //		return
@@ -10,12 +10,16 @@
 // since a process has one driver, which reads its environment once: [In] runs the test again in a process of its own, gives false in the
 // first process, and true in the second. Tests without gcc are skipped. The package's TestMain calls [Main].
 //
-// The fake does what is in a stream as late as possible, and ends the process for what no card would survive. Kernels do nothing.
+// The fake does what is in a stream as late as possible, and ends the process for what no card would survive. Kernels do nothing, unless
+// [Config.Kernels] asks for them: then their source is compiled with g++ and their threads run on the host, slowly, block after block;
+// what is special to newer cards (matrix instructions, clusters, PTX) they cannot do.
 package fakecuda
 
 import (
-	_ "embed"
+	"bytes"
+	"embed"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -45,6 +49,10 @@ type Config struct {
 	PIDShift int
 	// NCCL is whether there is an NCCL, for ranks that are threads of this process.
 	NCCL bool
+	// Kernels are run, with an NVRTC that goes with the driver. The cards then are of compute capability 7.0.
+	Kernels bool
+	// Subtests is a pattern of those to run, if not all.
+	Subtests string
 	// Fail are calls that fail.
 	Fail []Failure
 }
@@ -75,24 +83,38 @@ func In(t *testing.T, c Config) bool {
 		return false // a sibling of the subtest that the process is for
 	}
 	dir, err := build()
+	for _, more := range []struct {
+		wanted bool
+		build  func() (string, error)
+	}{{c.Kernels, buildCompiler}, {c.NCCL, buildNCCL}} {
+		if err == nil && more.wanted {
+			var its string
+			its, err = more.build()
+			dir += string(os.PathListSeparator) + its
+		}
+	}
 	if errors.Is(err, exec.ErrNotFound) {
-		t.Skipf("the fake CUDA driver takes gcc: %v", err)
+		t.Skipf("the fake CUDA driver takes gcc, its kernels g++: %v", err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	parts := strings.Split(t.Name(), "/")
+	name := len(parts)
 	for i, p := range parts {
 		parts[i] = "^" + regexp.QuoteMeta(p) + "$"
+	}
+	if c.Subtests != "" {
+		parts = append(parts, c.Subtests)
+	}
+	if asked := strings.Split(flag.Lookup("test.run").Value.String(), "/"); len(asked) > name {
+		parts = append(parts[:name], asked[name:]...) // subtests that only the other process knows
 	}
 	cmd := exec.Command(os.Args[0], "-test.run="+strings.Join(parts, "/"), "-test.v")
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "CUDA_") || strings.HasPrefix(v, "TANDEM_")
 	})
-	if c.NCCL {
-		dir += string(os.PathListSeparator) + filepath.Join(dir, ncclFolder)
-	}
-	cmd.Env = append(cmd.Env, childVariable+"="+t.Name(), "TANDEM_CUDA_PATH="+dir, "GORACE=atexit_sleep_ms=0", logVariable+"="+filepath.Join(t.TempDir(), "calls"))
+	cmd.Env = append(cmd.Env, childVariable+"="+t.Name(), "TANDEM_CUDA_PATH="+dir, "TANDEM_CACHE="+t.TempDir(), "GORACE=atexit_sleep_ms=0", logVariable+"="+filepath.Join(t.TempDir(), "calls"))
 	cmd.Env = append(cmd.Env, c.variables()...)
 	for name, value := range c.Env {
 		cmd.Env = append(cmd.Env, name+"="+value)
@@ -125,7 +147,12 @@ func (c Config) variables() []string {
 	for _, f := range c.Fail {
 		fails = append(fails, fmt.Sprintf("%s %d %d", f.Func, f.Code, f.From))
 	}
+	major := 9
+	if c.Kernels {
+		major = 7
+	}
 	return []string{
+		fmt.Sprintf("FAKE_CUDA_MAJOR=%d", major),
 		"FAKE_CUDA_CARDS=" + list(c.Cards), "FAKE_CUDA_SEEN=" + seen, "FAKE_CUDA_FAIL=" + strings.Join(fails, ";"),
 		fmt.Sprintf("FAKE_CUDA_CONTEXT=%d", c.Context), fmt.Sprintf("FAKE_CUDA_OTHER=%d", c.Other), fmt.Sprintf("FAKE_CUDA_SHIFT=%d", c.PIDShift),
 	}
@@ -160,19 +187,31 @@ func Count(calls []string, function string) int {
 	return n
 }
 
-//go:embed src/fake.c
-var source string
+//go:embed src
+var sources embed.FS
 
-//go:embed src/nccl.c
-var ncclSource string
+var folders []string // of the fake, removed by Main
 
-// ncclFolder is where NCCL is, in the fake's folder, so that only those find it who are to.
-const ncclFolder = "nccl"
+// write puts a source into a folder of what is compiled, and returns its path.
+func write(dir, name string) (string, error) {
+	text, err := sources.ReadFile("src/" + name)
+	if err != nil {
+		return "", err
+	}
+	if name == "fake.c" {
+		// Functions that the driver has and the fake does not fail as not supported.
+		for _, f := range cuda.Symbols() {
+			if !bytes.Contains(text, []byte(" "+f+"(")) {
+				text = fmt.Appendf(text, "int %s(void) { CALL(\"\"); return 801; }\n", f)
+			}
+		}
+	}
+	path := filepath.Join(dir, name)
+	return path, os.WriteFile(path, text, 0o600)
+}
 
-var folder string // of the fake, removed by Main
-
-// build compiles the fake, once a process. Functions that the driver has and the fake does not fail as not supported.
-var build = sync.OnceValues(func() (dir string, err error) {
+// compile makes a library of sources, in a folder of its own.
+func compile(library string, names ...string) (dir string, err error) {
 	gcc, err := exec.LookPath("gcc")
 	if err != nil {
 		return "", err
@@ -180,46 +219,60 @@ var build = sync.OnceValues(func() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "fakecuda"); err != nil {
 		return "", err
 	}
-	folder = dir
-	code := source
-	for _, name := range cuda.Symbols() {
-		if !strings.Contains(source, " "+name+"(") {
-			code += fmt.Sprintf("int %s(void) { CALL(\"\"); return 801; }\n", name)
+	folders = append(folders, dir)
+	args := []string{"-shared", "-fPIC", "-O1", "-o", filepath.Join(dir, library)}
+	for _, name := range names {
+		path, err := write(dir, name)
+		if err != nil {
+			return "", err
 		}
+		args = append(args, path)
 	}
-	lib := filepath.Join(dir, "libcuda.so.1")
-	if err := compile(gcc, code, lib); err != nil {
-		return "", err
+	if out, err := exec.Command(gcc, args...).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("fakecuda: gcc: %w:\n%s", err, out)
 	}
-	nccl := filepath.Join(dir, ncclFolder)
-	if err := os.Mkdir(nccl, 0o700); err != nil {
-		return "", err
-	}
-	if err := compile(gcc, ncclSource, filepath.Join(nccl, "libnccl.so.2")); err != nil {
+	return dir, nil
+}
+
+// build compiles the driver, once a process.
+var build = sync.OnceValues(func() (dir string, err error) {
+	if dir, err = compile("libcuda.so.1", "fake.c", "blocks.c"); err != nil {
 		return "", err
 	}
 	// The same file under both names is one library in memory.
-	return dir, os.Symlink(lib, filepath.Join(dir, "libnvidia-ml.so.1"))
+	return dir, os.Symlink(filepath.Join(dir, "libcuda.so.1"), filepath.Join(dir, "libnvidia-ml.so.1"))
 })
 
-// compile makes a library of C.
-func compile(gcc, code, lib string) error {
-	file := lib + ".c"
-	if err := os.WriteFile(file, []byte(code), 0o600); err != nil {
-		return err
+// buildNCCL compiles NCCL.
+var buildNCCL = sync.OnceValues(func() (dir string, err error) { return compile("libnccl.so.2", "nccl.c") })
+
+// buildCompiler compiles the compiler, with its header ready for it.
+var buildCompiler = sync.OnceValues(func() (dir string, err error) {
+	gpp, err := exec.LookPath("g++")
+	if err != nil {
+		return "", err
 	}
-	if out, err := exec.Command(gcc, "-shared", "-fPIC", "-O1", "-o", lib, file).CombinedOutput(); err != nil {
-		return fmt.Errorf("fakecuda: gcc: %w:\n%s", err, out)
+	if dir, err = compile("libnvrtc.so.13", "nvrtc.c"); err != nil {
+		return "", err
 	}
-	return nil
-}
+	header, err := write(dir, "kernel.h")
+	if err != nil {
+		return "", err
+	}
+	if out, err := exec.Command(gpp, "-std=c++17", "-O1", "-w", "-fPIC", "-fno-gnu-unique", "-x", "c++-header", header).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("fakecuda: g++: %w:\n%s", err, out)
+	}
+	return dir, nil
+})
 
 // Main is a TestMain that removes what the tests compiled.
 func Main(m *testing.M) {
 	code := m.Run()
-	if err := os.RemoveAll(folder); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = max(code, 1)
+	for _, dir := range folders {
+		if err := os.RemoveAll(dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = max(code, 1)
+		}
 	}
 	os.Exit(code)
 }

@@ -2,7 +2,8 @@
 //
 // Cards' memory is the host's. What goes into a stream is kept and done only when somebody waits for it: as late as a card may, so
 // that memory that is used again too early is seen. A call that no card would survive (memory outside an allocation, memory freed
-// with work on it) ends the process with a message. Kernels and graphs are handles that do nothing.
+// with work on it) ends the process with a message. Kernels run, by blocks.c, when the module is what nvrtc.c has made of their source; else
+// they do nothing. The tasks of a graph run in any order that their edges allow, another one each time.
 //
 // Variables, set by package fakecuda:
 //   FAKE_CUDA_CARDS    MiB of each card of the machine, "8192,4096"
@@ -11,8 +12,12 @@
 //   FAKE_CUDA_OTHER    MiB of each card that another process (4242, "other") holds
 //   FAKE_CUDA_SHIFT    what is added to this process's number in NVML, as a container's would be
 //   FAKE_CUDA_FAIL     "cuMemAlloc_v2 2 3;...": from its 3rd call on the function gives code 2
+//   FAKE_CUDA_MAJOR    of the cards' compute capability
+//   FAKE_CUDA_SEED     of the order of graphs' tasks
 //   FAKE_CUDA_LOG      file that gets a line for each call but the error texts
 #define _GNU_SOURCE
+#include <dlfcn.h>
+#include <elf.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -23,16 +28,26 @@
 #include <unistd.h>
 
 typedef unsigned long long u64;
-enum { maxCards = 16, ok = 0, invalidValue = 1, outOfMemory = 2, notInitialized = 3, noDevice = 100, invalidDevice = 101, invalidContext = 201, notFound = 500, notReady = 600 };
+enum { maxCards = 16, ok = 0, invalidValue = 1, outOfMemory = 2, notInitialized = 3, noDevice = 100, invalidDevice = 101, invalidContext = 201, notFound = 500, notReady = 600,
+	captureUnsupported = 900, captureInvalidated = 901, captureUnmatched = 903, captureUnjoined = 904, captureMerge = 905, capturedEvent = 907 };
 #define MIB (1ull << 20)
 #define PAGE (2 * MIB)
 
 struct card { u64 total, used; int retained; };
 struct block { u64 at, size; int card; struct block *next; };
-struct op { int kind; u64 dst, src, n; unsigned value; struct event *event; struct op *next; };
-struct stream { int card; struct op *first, **last; };
-struct event { struct stream *in; unsigned recorded, reached; }; // times
+struct op { int kind; u64 dst, src, n; unsigned value; struct event *event; struct launch *launch; struct graph *graph; struct op *next; };
+// set is the numbers of nodes of a graph.
+struct set { int n, *list; };
+struct stream { int card; struct op *first, **last; struct graph *into; struct set front; };
+struct event { struct stream *in; unsigned recorded, reached; /* times */ struct graph *of; struct set front; };
 
+// launch is a kernel with its arguments and its grid.
+struct launch { unsigned x, y, z, threads; void (*call)(void *), (*drop)(void *), *arguments; };
+void runBlocks(unsigned x, unsigned y, unsigned z, unsigned threads, void (*call)(void *), void *arguments); // blocks.c
+
+// graph is what a stream, and others that joined it, captured. A node comes after those in its set.
+struct node { struct op op; struct set after; };
+struct graph { int n; struct node *nodes; struct stream *origin; int users; };
 
 static struct card cards[maxCards];
 static int machine, seen[maxCards], visible, initCode, initialized;
@@ -135,9 +150,45 @@ static struct block *blockOf(u64 at, u64 n) {
 	return NULL;
 }
 
-enum { copyOp, fill8, fill32, record };
+enum { copyOp, fill8, fill32, record, launchOp, graphOp };
 
+static void include(struct set *s, int x) {
+	for (int i = 0; i < s->n; i++) if (s->list[i] == x) return;
+	s->list = realloc(s->list, (s->n + 1) * sizeof *s->list);
+	s->list[s->n++] = x;
+}
+
+static void assign(struct set *s, const struct set *from) {
+	s->n = 0;
+	for (int i = 0; i < from->n; i++) include(s, from->list[i]);
+}
+
+static void releaseLaunch(struct launch *l) {
+	l->drop(l->arguments);
+	free(l);
+}
+
+static void releaseGraph(struct graph *g) {
+	if (--g->users) return;
+	for (int i = 0; i < g->n; i++) {
+		if (g->nodes[i].op.kind == launchOp) releaseLaunch(g->nodes[i].op.launch);
+		free(g->nodes[i].after.list);
+	}
+	free(g->nodes);
+	free(g);
+}
+
+// add puts a task into a stream, or into the graph that it is capturing.
 static void add(struct stream *s, struct op o) {
+	if (s->into) {
+		struct graph *g = s->into;
+		g->nodes = realloc(g->nodes, (g->n + 1) * sizeof *g->nodes);
+		g->nodes[g->n] = (struct node){.op = o};
+		assign(&g->nodes[g->n].after, &s->front);
+		s->front.n = 0;
+		include(&s->front, g->n++);
+		return;
+	}
 	struct op *p = malloc(sizeof o);
 	*p = o;
 	p->next = NULL;
@@ -145,14 +196,45 @@ static void add(struct stream *s, struct op o) {
 	s->last = &p->next;
 }
 
+static void perform(struct op *o);
+
+// runGraph does the tasks of a graph in an order that the edges allow, drawn anew each time.
+static void runGraph(struct graph *g) {
+	static unsigned seed;
+	if (!seed) seed = atoi(variable("FAKE_CUDA_SEED", "1"));
+	int *waits = calloc(g->n + 1, sizeof *waits), *ready = calloc(g->n + 1, sizeof *ready), n = 0, done = 0;
+	for (int i = 0; i < g->n; i++)
+		if (!(waits[i] = g->nodes[i].after.n)) ready[n++] = i;
+	while (n) {
+		int k = rand_r(&seed) % n, i = ready[k];
+		ready[k] = ready[--n];
+		perform(&g->nodes[i].op);
+		done++;
+		for (int j = i + 1; j < g->n; j++)
+			for (int a = 0; a < g->nodes[j].after.n; a++)
+				if (g->nodes[j].after.list[a] == i && !--waits[j]) ready[n++] = j;
+	}
+	if (done != g->n) die("a graph with a cycle");
+	free(waits);
+	free(ready);
+}
+
+static void perform(struct op *o) {
+	if (o->kind == copyOp) memcpy((void *)o->dst, (void *)o->src, o->n);
+	if (o->kind == fill8) memset((void *)o->dst, o->value, o->n);
+	if (o->kind == fill32) for (u64 i = 0; i < o->n; i++) ((unsigned *)o->dst)[i] = o->value;
+	if (o->kind == record) o->event->reached++;
+	if (o->kind == launchOp) runBlocks(o->launch->x, o->launch->y, o->launch->z, o->launch->threads, o->launch->call, o->launch->arguments);
+	if (o->kind == graphOp) runGraph(o->graph);
+}
+
 // run does what is in the stream, until the event's last record if there is one.
 static void run(struct stream *s, struct event *until) {
 	while (s->first && !(until && until->reached == until->recorded)) {
 		struct op *o = s->first;
-		if (o->kind == copyOp) memcpy((void *)o->dst, (void *)o->src, o->n);
-		if (o->kind == fill8) memset((void *)o->dst, o->value, o->n);
-		if (o->kind == fill32) for (u64 i = 0; i < o->n; i++) ((unsigned *)o->dst)[i] = o->value;
-		if (o->kind == record) o->event->reached++;
+		perform(o);
+		if (o->kind == launchOp) releaseLaunch(o->launch);
+		if (o->kind == graphOp) releaseGraph(o->graph);
 		if (!(s->first = o->next)) s->last = &s->first;
 		free(o);
 	}
@@ -197,7 +279,7 @@ int cuDeviceGetUuid_v2(unsigned char *u, int d) { CALL("%d", d); uuid(u, seen[d]
 int cuDeviceTotalMem_v2(u64 *n, int d) { CALL("%d", d); *n = cards[seen[d]].total; return ok; }
 int cuDeviceGetAttribute(int *v, int attribute, int d) {
 	CALL("%d %d", attribute, d);
-	*v = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 16 ? 132 : 1;
+	*v = attribute == 75 ? atoi(variable("FAKE_CUDA_MAJOR", "9")) : attribute == 76 ? 0 : attribute == 16 ? 132 : 1;
 	return ok;
 }
 int cuDeviceCanAccessPeer(int *can, int a, int b) { CALL("%d %d", a, b); *can = a != b; return ok; }
@@ -284,31 +366,130 @@ int cuStreamDestroy_v2(struct stream *s) {
 	free(s);
 	return ok;
 }
-int cuStreamSynchronize(struct stream *s) { WORK("%d", s->card); run(s, NULL); return ok; }
-int cuStreamWaitEvent(struct stream *s, struct event *e, unsigned flags) { WORK(""); if (e->in) run(e->in, e); return ok; }
+int cuStreamSynchronize(struct stream *s) { WORK("%d", s->card); if (s->into) return captureUnsupported; run(s, NULL); return ok; }
+int cuStreamWaitEvent(struct stream *s, struct event *e, unsigned flags) {
+	WORK("");
+	if (e->of) { // recorded in a capture, which the stream joins
+		if (!e->of->origin) return capturedEvent;
+		if (s->into && s->into != e->of) return captureMerge;
+		if (!s->into) {
+			s->into = e->of;
+			s->front.n = 0;
+		}
+		for (int i = 0; i < e->front.n; i++) include(&s->front, e->front.list[i]);
+		return ok;
+	}
+	if (s->into) return captureInvalidated;
+	if (e->in) run(e->in, e);
+	return ok;
+}
 
 int cuEventCreate(struct event **e, unsigned flags) { WORK(""); *e = calloc(1, sizeof **e); return ok; }
 int cuEventDestroy_v2(struct event *e) { WORK(""); free(e); return ok; }
-int cuEventRecord(struct event *e, struct stream *s) { WORK(""); e->in = s; e->recorded++; add(s, (struct op){.kind = record, .event = e}); return ok; }
-int cuEventSynchronize(struct event *e) { WORK(""); if (e->in) run(e->in, e); return ok; }
-int cuEventQuery(struct event *e) { WORK(""); if (e->reached == e->recorded) return ok; run(e->in, e); return notReady; }
-int cuEventElapsedTime(float *ms, struct event *a, struct event *b) { WORK(""); *ms = 1; return ok; }
-
-static void *something(void) { return calloc(1, 8); }
-int cuModuleLoadData(void **m, const void *image) { WORK(""); *m = something(); return ok; }
-int cuModuleUnload(void *m) { WORK(""); free(m); return ok; }
-int cuModuleGetFunction(void **f, void *m, const char *name) { WORK("%s", name); *f = m; return ok; }
-int cuFuncSetAttribute(void *f, int attribute, int value) { WORK("%d %d", attribute, value); return ok; }
-int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, struct stream *s, void **params, void **extra) {
-	WORK("%u,%u,%u %u,%u,%u", gx, gy, gz, bx, by, bz);
+int cuEventRecord(struct event *e, struct stream *s) {
+	WORK("");
+	e->of = s->into;
+	if (s->into) {
+		assign(&e->front, &s->front);
+		return ok;
+	}
+	e->in = s;
+	e->recorded++;
+	add(s, (struct op){.kind = record, .event = e});
 	return ok;
 }
-int cuStreamBeginCapture_v2(struct stream *s, int mode) { WORK(""); return ok; }
-int cuStreamEndCapture(struct stream *s, void **g) { WORK(""); *g = something(); return ok; }
-int cuGraphInstantiateWithFlags(void **e, void *g, u64 flags) { WORK(""); *e = something(); return ok; }
-int cuGraphLaunch(void *e, struct stream *s) { WORK(""); return ok; }
-int cuGraphDestroy(void *g) { WORK(""); free(g); return ok; }
-int cuGraphExecDestroy(void *e) { WORK(""); free(e); return ok; }
+int cuEventSynchronize(struct event *e) { WORK(""); if (e->of) return capturedEvent; if (e->in) run(e->in, e); return ok; }
+int cuEventQuery(struct event *e) { WORK(""); if (e->of) return capturedEvent; if (e->reached == e->recorded) return ok; run(e->in, e); return notReady; }
+int cuEventElapsedTime(float *ms, struct event *a, struct event *b) { WORK(""); *ms = 1; return ok; }
+
+
+// module is code: of kernels that run, a shared object.
+struct module { void *code; };
+struct function { void *(*bind)(void **); void (*call)(void *), (*drop)(void *); };
+
+int cuModuleLoadData(struct module **m, const void *image) {
+	WORK("");
+	*m = calloc(1, sizeof **m);
+	if (memcmp(image, ELFMAG, SELFMAG)) return ok;
+	const Elf64_Ehdr *h = image;
+	size_t n = h->e_shoff + (size_t)h->e_shentsize * h->e_shnum;
+	char path[] = "/tmp/fakecudaXXXXXX"; // a name that no library has had: dlopen gives a known name's again
+	int file = mkstemp(path);
+	if (file < 0 || write(file, image, n) != (ssize_t)n) die("no room for a module");
+	(*m)->code = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	if (!(*m)->code) die(dlerror());
+	close(file);
+	unlink(path);
+	return ok;
+}
+int cuModuleUnload(struct module *m) {
+	WORK("");
+	if (m->code) dlclose(m->code);
+	free(m);
+	return ok;
+}
+int cuModuleGetFunction(struct function **f, struct module *m, const char *name) {
+	WORK("%s", name);
+	*f = calloc(1, sizeof **f); // kept: a module has few, and a process few modules
+	if (!m->code) return ok;
+	char bind[256];
+	snprintf(bind, sizeof bind, "bind_%s", name);
+	(*f)->bind = dlsym(m->code, bind);
+	(*f)->call = dlsym(m->code, "call");
+	(*f)->drop = dlsym(m->code, "drop");
+	return (*f)->bind ? ok : notFound;
+}
+int cuFuncSetAttribute(void *f, int attribute, int value) { WORK("%d %d", attribute, value); return ok; }
+int cuLaunchKernel(struct function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, struct stream *s, void **params, void **extra) {
+	WORK("%u,%u,%u %u,%u,%u", gx, gy, gz, bx, by, bz);
+	if (!f->bind) return ok;
+	if (!gx || !gy || !gz || gy > 65535 || gz > 65535 || !bx || bx > 1024 || by != 1 || bz != 1 || shared) return invalidValue;
+	struct launch *l = malloc(sizeof *l);
+	*l = (struct launch){gx, gy, gz, bx, f->call, f->drop, f->bind(params)};
+	add(s, (struct op){.kind = launchOp, .launch = l});
+	return ok;
+}
+
+int cuStreamBeginCapture_v2(struct stream *s, int mode) {
+	WORK("");
+	if (s->into) return captureInvalidated;
+	s->into = calloc(1, sizeof *s->into);
+	s->into->origin = s;
+	s->into->users = 1;
+	s->front.n = 0;
+	return ok;
+}
+int cuStreamEndCapture(struct stream *s, struct graph **g) {
+	WORK("");
+	if (!s->into || s->into->origin != s) return captureUnmatched;
+	struct graph *made = s->into;
+	// What the origin does not come after has not joined it.
+	char *joined = calloc(made->n + 1, 1);
+	int n = 0;
+	for (int i = 0; i < s->front.n; i++) joined[s->front.list[i]] = 1;
+	for (int i = made->n - 1; i >= 0; i--) {
+		if (!joined[i]) continue;
+		n++;
+		for (int a = 0; a < made->nodes[i].after.n; a++) joined[made->nodes[i].after.list[a]] = 1;
+	}
+	free(joined);
+	for (int i = 0; i < nstreams; i++) if (streams[i]->into == made) streams[i]->into = NULL;
+	made->origin = NULL;
+	*g = NULL;
+	if (n != made->n) return captureUnjoined; // the graph is kept: events may know it
+	*g = made;
+	return ok;
+}
+int cuGraphInstantiateWithFlags(struct graph **e, struct graph *g, u64 flags) { WORK(""); *e = g; g->users++; return ok; }
+int cuGraphLaunch(struct graph *e, struct stream *s) {
+	WORK("");
+	if (s->into) return captureUnsupported;
+	e->users++;
+	add(s, (struct op){.kind = graphOp, .graph = e});
+	return ok;
+}
+int cuGraphDestroy(struct graph *g) { WORK(""); releaseGraph(g); return ok; }
+int cuGraphExecDestroy(struct graph *e) { WORK(""); releaseGraph(e); return ok; }
 
 // NVML, of the same cards.
 
