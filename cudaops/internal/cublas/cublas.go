@@ -124,7 +124,8 @@ type Handle struct {
 	measure   func(run func() error) (float64, error)
 }
 
-// Handle makes the library ready for a card. Products use the workspace, which is the caller's and must lie on a 256-byte boundary; 32 MiB
+// Handle makes the library ready for a card. Products use the workspace, which is the caller's and must lie on a 256-byte boundary (0: each plan
+// gets one of its own); 32 MiB
 // are enough for all that the library has for Hopper. The card's context must be current.
 func (l *Library) Handle(card *cuda.Card, workspace cuda.Ptr, bytes int64) (*Handle, error) {
 	device, err := card.DeviceGet(card.Ordinal)

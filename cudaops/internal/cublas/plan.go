@@ -193,11 +193,7 @@ func (p *Plan) prefer(pref uintptr, alignment uint64) error {
 
 // Run puts the product into the stream. bias is the vector that is added or summed; a product without one ignores it.
 func (p *Plan) Run(a, b, c, bias cuda.Ptr) error {
-	workspace := p.workspace
-	if workspace == 0 {
-		workspace = p.h.workspace
-	}
-	if err := p.run(p.chosen(a, b, c, bias), a, b, c, bias, workspace); err != nil {
+	if err := p.run(p.chosen(a, b, c, bias), a, b, c, bias, p.space()); err != nil {
 		return fmt.Errorf("cublas: run %v: %w", p, err)
 	}
 	return nil
@@ -206,9 +202,17 @@ func (p *Plan) Run(a, b, c, bias cuda.Ptr) error {
 // Workspace is how many bytes of workspace the product needs, for any buffers. Tune may change that.
 func (p *Plan) Workspace() int64 { return int64(max(p.choice[0].bytes, p.choice[1].bytes)) }
 
-// SetWorkspace gives the plan a workspace of its own, on a 256-byte boundary, instead of the handle's. Plans whose products may run at the
-// same time must not share one.
+// SetWorkspace gives the plan a workspace of its own, on a 256-byte boundary, instead of the handle's: as much as Workspace says, and for Tune
+// as much as the handle allows. Plans whose products may run at the same time must not share one.
 func (p *Plan) SetWorkspace(at cuda.Ptr) { p.workspace = at }
+
+// space is the workspace to use.
+func (p *Plan) space() cuda.Ptr {
+	if p.workspace != 0 {
+		return p.workspace
+	}
+	return p.h.workspace
+}
 
 // chosen is the choice for buffers.
 func (p *Plan) chosen(a, b, c, bias cuda.Ptr) *choice {

@@ -12,9 +12,12 @@ import (
 // What was remembered is not measured again; what is measured is remembered. Where nothing can be remembered Tune changes nothing, because
 // another run might choose otherwise and give other bits. It waits for the card, and is not for a stream that is captured.
 func (p *Plan) Tune(a, b, c, bias cuda.Ptr) error {
-	by := p.chosen(a, b, c, bias)
-	if by.made || !p.h.lib.remembers.Ready() {
+	if p.Tuned(a, b, c, bias) {
 		return nil
+	}
+	by := p.chosen(a, b, c, bias)
+	if p.space() == 0 && p.h.bytes > 0 {
+		return fmt.Errorf("cublas: tune %v: no workspace", p)
 	}
 	if err := p.tune(by, a, b, c, bias); err != nil {
 		return fmt.Errorf("cublas: tune %v: %w", p, err)
@@ -22,11 +25,16 @@ func (p *Plan) Tune(a, b, c, bias cuda.Ptr) error {
 	return nil
 }
 
+// Tuned reports whether Tune would change nothing for these buffers.
+func (p *Plan) Tuned(a, b, c, bias cuda.Ptr) bool {
+	return p.chosen(a, b, c, bias).made || !p.h.lib.remembers.Ready()
+}
+
 func (p *Plan) tune(by *choice, a, b, c, bias cuda.Ptr) error {
 	fastest, err := choices.Fastest(len(by.offers), func(i int) (float64, error) {
 		// What the library offered it may still refuse when it is run.
 		try := &choice{algo: &by.offers[i].algo, bytes: by.offers[i].workspace}
-		return p.h.measure(func() error { return p.run(try, a, b, c, bias, p.h.workspace) })
+		return p.h.measure(func() error { return p.run(try, a, b, c, bias, p.space()) })
 	})
 	if err != nil {
 		return err

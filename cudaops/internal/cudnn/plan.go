@@ -357,7 +357,7 @@ func (p *Plan) piece(b batch, x, w, y, bias, workspace cuda.Ptr, beta *float32) 
 // remembered Tune changes nothing, because another run might choose otherwise and give other bits. It waits for the card, and is not for a
 // stream that is captured.
 func (p *Plan) Tune(x, w, y, bias, workspace cuda.Ptr, bytes int64) error {
-	if p.made || !p.h.lib.remembers.Ready() {
+	if p.Tuned() {
 		return nil
 	}
 	if err := p.tune(x, w, y, bias, workspace, bytes); err != nil {
@@ -365,6 +365,9 @@ func (p *Plan) Tune(x, w, y, bias, workspace cuda.Ptr, bytes int64) error {
 	}
 	return nil
 }
+
+// Tuned reports whether Tune would change nothing.
+func (p *Plan) Tuned() bool { return p.made || !p.h.lib.remembers.Ready() }
 
 func (p *Plan) tune(x, w, y, bias, workspace cuda.Ptr, bytes int64) error {
 	before := p.by

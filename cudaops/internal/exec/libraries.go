@@ -29,13 +29,12 @@ type libraryCall struct {
 	bind func(address func(place) cuda.Ptr) func() error
 }
 
-// toolbox is cuBLASLt and cuDNN on one card, for all its Execs, which run one at a time: handles are dear, and so is the workspace.
+// toolbox is cuBLASLt and cuDNN on one card, for all its Execs, which run one at a time: handles are dear.
 type toolbox struct {
-	card      *cuda.Card
-	users     int
-	workspace cuda.Ptr // cuBLASLt's, to measure with
-	products  *cublas.Handle
-	convs     *cudnn.Handle
+	card     *cuda.Card
+	users    int
+	products *cublas.Handle
+	convs    *cudnn.Handle
 }
 
 // workspaceBytes are enough for all algorithms of cuBLASLt.
@@ -69,7 +68,7 @@ func (t *toolbox) giveBack() error {
 	delete(toolboxes.of, t.card)
 	var errs []error
 	if t.products != nil {
-		errs = append(errs, t.products.Close(), t.card.MemFree(t.workspace))
+		errs = append(errs, t.products.Close())
 	}
 	if t.convs != nil {
 		errs = append(errs, t.convs.Close())
@@ -107,16 +106,8 @@ func (t *toolbox) cublas() (*cublas.Handle, error) {
 		notice(&noCublas, "matrix products", err)
 		return nil, nil
 	}
-	workspace, err := t.card.MemAlloc(workspaceBytes)
-	if err != nil {
-		return nil, err
-	}
-	h, err := lib.Handle(t.card, workspace, workspaceBytes)
-	if err != nil {
-		return nil, errors.Join(err, t.card.MemFree(workspace))
-	}
-	t.products, t.workspace = h, workspace
-	return h, nil
+	t.products, err = lib.Handle(t.card, 0, workspaceBytes)
+	return t.products, err
 }
 
 // cudnn gives the card's handle, nil where the library cannot be had.
@@ -202,11 +193,14 @@ func (v vendor) product(b *planner, p matrices) (bool, error) {
 	for i, m := range matrix {
 		sizes[i] = reach(ir.Of(p.batch, extents[i][0], extents[i][1]), []int{m.Batch, m.Row, m.Col}) * p.dtype[i].Size()
 	}
-	err = v.measure(p.at[:], sizes[:], 2, 0, func(at []cuda.Ptr, _ cuda.Ptr) error {
-		return plan.Tune(at[0], at[1], at[2], v.e.address(p.bias))
-	})
-	if err != nil {
-		return false, err
+	if bias := v.e.address(p.bias); !plan.Tuned(v.e.address(p.at[0]), v.e.address(p.at[1]), v.e.address(p.at[2]), bias) {
+		err = v.measure(p.at[:], sizes[:], 2, workspaceBytes, func(at []cuda.Ptr, space cuda.Ptr) error {
+			plan.SetWorkspace(space)
+			return plan.Tune(at[0], at[1], at[2], bias)
+		})
+		if err != nil {
+			return false, err
+		}
 	}
 	// A workspace of its own, since it may run at the same time as others.
 	space := b.temporary(int(plan.Workspace()+3) / 4)
@@ -249,16 +243,18 @@ func (v vendor) convolution(b *planner, c convolution) (bool, error) {
 		return false, err
 	}
 	v.e.later(plan.Close)
-	workspace := plan.TuneWorkspace()
-	var sizes []int
-	for _, shape := range [][4]int{c.xs, c.ws, c.ys} {
-		sizes = append(sizes, ir.Of(shape[:]...).Size()*c.xt.Size())
-	}
-	err = v.measure([]place{c.x, c.w, c.y}, sizes, out, workspace, func(at []cuda.Ptr, space cuda.Ptr) error {
-		return plan.Tune(at[0], at[1], at[2], v.e.address(c.bias), space, workspace)
-	})
-	if err != nil {
-		return false, err
+	if !plan.Tuned() {
+		workspace := plan.TuneWorkspace()
+		var sizes []int
+		for _, shape := range [][4]int{c.xs, c.ws, c.ys} {
+			sizes = append(sizes, ir.Of(shape[:]...).Size()*c.xt.Size())
+		}
+		err = v.measure([]place{c.x, c.w, c.y}, sizes, out, workspace, func(at []cuda.Ptr, space cuda.Ptr) error {
+			return plan.Tune(at[0], at[1], at[2], v.e.address(c.bias), space, workspace)
+		})
+		if err != nil {
+			return false, err
+		}
 	}
 	space := b.temporary(int(plan.Workspace()+3) / 4)
 	b.add(libraryCall{func(address func(place) cuda.Ptr) func() error {
