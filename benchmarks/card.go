@@ -21,7 +21,7 @@ func init() {
 	register(suite{cardSuite, "training on one CUDA card", []workload{
 		{"card-mlp", "784-512-512-10, batches of 64 and 4096, tf32", onCard("mlp")},
 		{"card-cnn", "two 3x3 convolutions (1-32-64), 9216-128-10, batches of 64 and 4096, tf32", onCard("cnn")},
-		{"card-big", "four layers 8192-8192, 8192-1000, batches of 4096, tf32", onCard("big")},
+		{"card-big", "four layers 8192-8192, 8192-1000, batches of 4096, tf32 and bf16", onCard("big")},
 		{"card-start", "from the start of a process to its first finished step, and the peak of its memory, of all of these", cardStarts},
 	}})
 }
@@ -36,7 +36,7 @@ type cardCase struct {
 var cardCases = []cardCase{
 	{"mlp", 64, nn.TF32}, {"mlp", 4096, nn.TF32},
 	{"cnn", 64, nn.TF32}, {"cnn", 4096, nn.TF32},
-	{"big", 4096, nn.TF32},
+	{"big", 4096, nn.TF32}, {"big", 4096, nn.BF16},
 }
 
 // cardNets are the networks by name.

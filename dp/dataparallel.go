@@ -110,7 +110,7 @@ func (t *DataParallel) build(model nn.Module, loss nn.Loss, opt nn.Optimizer) er
 	if err := nn.Initialize(model, t.cfg.seed); err != nil {
 		return err
 	}
-	t.compiler = nn.Compiler{Model: model, Loss: loss, Optimizer: opt, Clip: t.cfg.clip, Layout: layout}
+	t.compiler = nn.Compiler{Model: model, Loss: loss, Optimizer: opt, Clip: t.cfg.clip, Layout: layout, Scaled: t.cfg.precise == nn.FP16}
 	t.hyper = make([]float32, len(opt.Hyper()))
 	if err := t.open(); err != nil {
 		return err
@@ -248,7 +248,7 @@ func (t *DataParallel) regroup(ctx context.Context) error {
 // sizes are the elements of a rank's arenas.
 func (t *DataParallel) sizes(rank int) (size [ir.NumRegions]int) {
 	l := t.compiler.Layout
-	size[ir.Params] = l.Elements
+	size[ir.Params] = t.compiler.ParamElements()
 	size[ir.Grads] = l.Elements + nn.GradTail
 	size[ir.Buffers] = l.BufferElements
 	lo, hi := t.updateRange(rank)
@@ -288,7 +288,11 @@ func (j placeJob) run(_ context.Context, r *rank) error {
 			return err
 		}
 	}
-	return nil
+	if !j.t.compiler.Scaled {
+		return nil
+	}
+	at, words := j.t.compiler.FirstScale()
+	return r.mem[ir.Params].Write(4*int64(at), ir.Bytes(words))
 }
 
 // push writes the model's values to every rank.
@@ -409,6 +413,24 @@ func (t *DataParallel) Steps() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.updates
+}
+
+// SkippedSteps is how many updates were skipped, because their gradients were not finite in [nn.FP16]: a few at the start of training are
+// usual, until the scale of the loss has come down. It waits for steps that are under way.
+func (t *DataParallel) SkippedSteps() (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.usable(); err != nil || !t.compiler.Scaled {
+		return 0, err
+	}
+	n := make([]float32, 1)
+	err := t.team.do(context.Background(), rankFunc(func(r *rank) error {
+		if r != t.team.ranks[0] {
+			return nil
+		}
+		return r.mem[ir.Params].Read(4*int64(t.compiler.Skipped()), ir.Bytes(n))
+	}))
+	return int(n[0]), err
 }
 
 // RankMemory is what training holds on the device of one rank of this process.

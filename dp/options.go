@@ -102,7 +102,7 @@ func WithSchedule(s nn.Schedule) Option { return func(c *config) { c.schedule = 
 // WithClip clips the gradients of the whole batch before each update, in the order given.
 func WithClip(clips ...nn.Clip) Option { return func(c *config) { c.clip = append(c.clip, clips...) } }
 
-// WithPrecision says how products and convolutions round on cards; the default is nn.FP32.
+// WithPrecision says how products and convolutions round; the default is nn.FP32.
 func WithPrecision(p nn.Precision) Option { return func(c *config) { c.precise = p } }
 
 // MicroBatches computes each rank's share in up to n parts, one after the other, and adds their gradients up before the update:
@@ -168,8 +168,8 @@ func (c *config) resolve(place *job.Place) error {
 	switch {
 	case c.strategy < Gather || c.strategy > Sharded:
 		return fmt.Errorf("dp: no strategy %v: use Gather, AllReduce or Sharded", c.strategy)
-	case c.precise > nn.TF32:
-		return fmt.Errorf("dp: no precision %v: use nn.FP32 or nn.TF32", c.precise)
+	case c.precise > nn.FP16:
+		return fmt.Errorf("dp: no precision %v: use nn.FP32, nn.TF32, nn.BF16 or nn.FP16", c.precise)
 	case c.micro < 0:
 		return fmt.Errorf("dp: MicroBatches(%d): give at least 1", c.micro)
 	case c.dim < 0:

@@ -251,8 +251,7 @@ func (t *DataParallel) trainProgram(r int, p *stepPlan, n int, accumulate, last 
 
 // compile makes a program of parts, in the precision asked for. All devices of a process are of one kind.
 func (t *DataParallel) compile(name string, size [ir.NumRegions]int, parts ...ir.Part) (*ir.Program, error) {
-	target := ir.Target{TF32: t.cfg.precise == nn.TF32, Traits: ir.TraitsOf(t.team.ranks[0].dev)}
-	p, err := ir.Compile(name, size, target, parts...)
+	p, err := ir.Compile(name, size, t.cfg.precise.Target(ir.TraitsOf(t.team.ranks[0].dev)), parts...)
 	if err != nil {
 		return nil, fmt.Errorf("dp: %w", err)
 	}
@@ -285,7 +284,7 @@ func (t *DataParallel) exchangeParts(lo, hi, total, first int) ([]ir.Part, error
 		if hi > lo {
 			err = add(update(false))
 		}
-		parts = append(parts, on(ir.BroadcastFrom, l.ParamRange(0, n)))
+		parts = append(parts, on(ir.BroadcastFrom, l.ParamRange(0, t.compiler.ParamElements())))
 	case t.cfg.strategy == AllReduce:
 		parts = append(parts, on(ir.AllReduce, l.GradRange(0, n+nn.GradTail)))
 		err = add(update(false))

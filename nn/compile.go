@@ -19,6 +19,8 @@ type Compiler struct {
 	Optimizer Optimizer
 	Clip      []Clip
 	Layout    *Layout
+	// Scaled: the loss is scaled before it is differentiated, for gradients in float16.
+	Scaled bool
 }
 
 // Share is a rank's part of a batch.
@@ -69,6 +71,14 @@ func (c *Compiler) Train(s Share) (*TrainGraph, error) {
 	}
 	t := &TrainGraph{Graph: &ir.Graph{}, X: slotFor(x, s.IntX), Y: slotFor(y, ints)}
 	t.Y.Offset = alignSlot(t.X.End())
+	inputs, differentiated := map[*gorgonia.Node]*ir.Slot{x: t.X, y: t.Y}, cost
+	if c.Scaled {
+		scale := g.Input("loss_scale", tensor.Float32)
+		inputs[scale] = c.scaleSlot(scaleWord)
+		if differentiated, err = gorgonia.HadamardProd(cost, scale); err != nil {
+			return nil, fmt.Errorf("nn: loss: %w", err)
+		}
+	}
 	reached := differentiableInputs(cost)
 	var wrt gorgonia.Nodes
 	var slots []*ir.Slot
@@ -86,7 +96,7 @@ func (c *Compiler) Train(s Share) (*TrainGraph, error) {
 	if len(wrt) == 0 {
 		return nil, errors.New("nn: the loss depends on none of the model's parameters")
 	}
-	grads, err := gorgonia.Grad(cost, wrt...)
+	grads, err := gorgonia.Grad(differentiated, wrt...)
 	if err != nil {
 		return nil, fmt.Errorf("nn: gradient: %w", err)
 	}
@@ -100,7 +110,7 @@ func (c *Compiler) Train(s Share) (*TrainGraph, error) {
 	for _, u := range updates {
 		outs = append(outs, u.Value)
 	}
-	vals, err := lower.Lower(t.Graph, outs, c.leaf(t.Graph, g, map[*gorgonia.Node]*ir.Slot{x: t.X, y: t.Y}))
+	vals, err := lower.Lower(t.Graph, outs, c.leaf(t.Graph, g, inputs))
 	if err != nil {
 		return nil, fmt.Errorf("nn: %w", err)
 	}
@@ -265,11 +275,18 @@ func (c *Compiler) Update(lo, hi, total int, sharded bool) (*ir.Graph, error) {
 	g.Store(LossSlot(), g.Times(loss, exact))
 	// All samples ignored: no gradient, and the loss is NaN, as 0/0 is.
 	scale := g.Select(g.Map(ir.Gt, weight, g.Const(0)), exact, g.Const(0))
-	grad := g.Times(g.Read(c.Layout.GradRange(lo, hi)), scale)
 	sum := func(v *ir.Value) *ir.Value { return v }
 	if sharded {
 		sum = func(v *ir.Value) *ir.Value { return g.Add(ir.AllReduceSum{All: true}, nil, v) }
 	}
+	grad := g.Read(c.Layout.GradRange(lo, hi))
+	keep := func(old, updated *ir.Value) *ir.Value { return updated }
+	if c.Scaled {
+		var good *ir.Value
+		grad, good = c.unscale(g, grad, sum)
+		keep = func(old, updated *ir.Value) *ir.Value { return g.Select(good, updated, old) }
+	}
+	grad = g.Times(grad, scale)
 	for _, clip := range c.Clip {
 		grad = clip.Apply(g, grad, sum)
 	}
@@ -282,13 +299,14 @@ func (c *Compiler) Update(lo, hi, total int, sharded bool) (*ir.Graph, error) {
 		hyper = append(hyper, g.Read(s))
 	}
 	params := c.Layout.ParamRange(lo, hi)
-	p, next := c.Optimizer.Update(g, g.Read(params), grad, state, hyper)
+	old := g.Read(params)
+	p, next := c.Optimizer.Update(g, old, grad, state, hyper)
 	if len(next) != len(slots) {
 		return nil, fmt.Errorf("nn: optimizer %s gave %d states for %d", c.Optimizer.Name(), len(next), len(slots))
 	}
-	g.Store(params, p)
+	g.Store(params, keep(old, p))
 	for i, s := range slots {
-		g.Store(s, next[i])
+		g.Store(s, keep(state[i], next[i]))
 	}
 	return g, g.Err()
 }

@@ -4,9 +4,17 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/tandem-train/tandem/internal/ir"
 )
 
-// Precision says how products and convolutions round. Parameters, gradients, sums and everything else are float32.
+// Precision says how products and convolutions round. Parameters, their gradients, the optimizer's state and all sums are float32
+// whatever it is.
+//
+// In BF16 and FP16 the operands of products and convolutions are rounded to 16 bits, and so are the results from which another one follows,
+// the activations and their gradients. Softmax, losses, norms and updates stay float32. On cards the rounded numbers lie in memory as 16
+// bits. The host, and simulated cards, round to the same numbers and compute on them in float32: that is for trying out what a precision does
+// to a model, and not faster.
 type Precision uint8
 
 // The precisions.
@@ -16,11 +24,17 @@ const (
 	// TF32 lets cards round the operands of products and convolutions to 10 bits of mantissa, which is several times faster there. The
 	// host computes in float32.
 	TF32
+	// BF16 rounds to bfloat16: 8 bits of mantissa, and the range of float32.
+	BF16
+	// FP16 rounds to float16: 11 bits of mantissa, and numbers from 6e-8 to 65504. Gradients are smaller than that, often, so the loss
+	// is scaled up for them, by what keeps them finite; steps in which it does not are skipped. A skipped step counts as one for schedules
+	// and for Adam's corrections.
+	FP16
 )
 
-var precisions = []string{"fp32", "tf32"}
+var precisions = []string{"fp32", "tf32", "bf16", "fp16"}
 
-// String returns fp32 or tf32.
+// String returns fp32, tf32, bf16 or fp16.
 func (p Precision) String() string {
 	if int(p) >= len(precisions) {
 		return fmt.Sprintf("Precision(%d)", int(p))
@@ -33,5 +47,17 @@ func ParsePrecision(name string) (Precision, error) {
 	if i := slices.Index(precisions, name); i >= 0 {
 		return Precision(i), nil
 	}
-	return 0, fmt.Errorf("nn: no precision %q: use %s", name, strings.Join(precisions, " or "))
+	return 0, fmt.Errorf("nn: no precision %q: use one of %s", name, strings.Join(precisions, ", "))
+}
+
+// Target is what programs of the precision are compiled for, on a device of those traits.
+func (p Precision) Target(traits ir.Traits) ir.Target {
+	t := ir.Target{TF32: p == TF32, Traits: traits}
+	switch p {
+	case BF16:
+		t.Half = ir.BF16
+	case FP16:
+		t.Half = ir.F16
+	}
+	return t
 }

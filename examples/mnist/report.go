@@ -24,7 +24,8 @@ type report struct {
 	Steps         int      `json:"steps"`
 	Epochs        int      `json:"epochs"` // whole ones
 	WorldSize     int      `json:"world_size"`
-	Devices       []device `json:"devices"` // by rank; of several processes, those of rank 0's
+	Devices       []device `json:"devices"`       // by rank; of several processes, those of rank 0's
+	SkippedSteps  int      `json:"skipped_steps"` // of Steps, those whose gradients did not fit in --precision fp16
 	Strategy      string   `json:"strategy"`
 	ImagesPerSec  float64  `json:"images_per_second"`     // in training, from the second step on
 	FirstStepSecs *float64 `json:"seconds_to_first_step"` // from the start of the process to the end of the step
@@ -74,6 +75,7 @@ func (s *session) report() (*report, error) {
 		Steps:        r.steps,
 		Epochs:       r.epochs,
 		WorldSize:    s.trainer.WorldSize(),
+		SkippedSteps: r.skipped,
 		Strategy:     s.trainer.Strategy().String(),
 		ImagesPerSec: r.imagesPerSecond(),
 	}

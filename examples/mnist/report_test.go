@@ -30,7 +30,7 @@ func readReport(t *testing.T, path string) *report {
 // fields are the names that programs which read reports rely on.
 var fields = []string{
 	"devices", "epochs", "images_per_second", "memory", "parameters_l2", "parameters_sha256", "seconds_to_first_step",
-	"steps", "strategy", "test_accuracy", "train_loss", "world_size",
+	"skipped_steps", "steps", "strategy", "test_accuracy", "train_loss", "world_size",
 }
 
 func TestReport(t *testing.T) {

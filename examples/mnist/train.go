@@ -38,6 +38,7 @@ type progress struct {
 	loss          float64 // of the last step
 	accuracy      float64 // on the test images, 0..1
 	tested        int     // steps that the tested model had; 0 before the first test
+	skipped       int     // steps, by then, whose gradients did not fit in float16
 
 	images, firstImages int           // of all steps, of the first
 	busy, firstBusy     time.Duration // in training, by all steps and by the first
@@ -252,7 +253,14 @@ func (s *session) conclude(ctx context.Context) error {
 		return err
 	}
 	r.accuracy, r.tested = accuracy, r.steps
-	s.console.resultf("step %d/%d  loss %.4f  test accuracy %.2f %%  %.0f images/s", r.steps, s.planned, r.loss, 100*r.accuracy, r.imagesPerSecond())
+	line := fmt.Sprintf("step %d/%d  loss %.4f  test accuracy %.2f %%  %.0f images/s", r.steps, s.planned, r.loss, 100*r.accuracy, r.imagesPerSecond())
+	if r.skipped, err = s.trainer.SkippedSteps(); err != nil {
+		return err
+	}
+	if r.skipped > 0 {
+		line += fmt.Sprintf("  %d steps skipped, for gradients past float16's range", r.skipped)
+	}
+	s.console.resultf("%s", line)
 	return nil
 }
 

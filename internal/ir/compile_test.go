@@ -217,7 +217,9 @@ func TestScalesJoin(t *testing.T) {
 // A product takes in relu's gradient, unless a loop follows that can do it.
 func TestProductsTakeMasks(t *testing.T) {
 	draw := func(after Fn) *Program {
-		in := func(offset int, dims ...int) *Slot { return &Slot{Region: Input, Name: "in", Offset: offset, Shape: Of(dims...)} }
+		in := func(offset int, dims ...int) *Slot {
+			return &Slot{Region: Input, Name: "in", Offset: offset, Shape: Of(dims...)}
+		}
 		out := &Slot{Region: Output, Name: "out", Shape: Of(4, 5)}
 		var g Graph
 		y := g.Map(Relu, g.Read(in(0, 4, 5)))
