@@ -3,47 +3,100 @@ package dp
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"gorgonia.org/tensor"
 
+	"github.com/tandem-train/tandem/dp/data"
 	"github.com/tandem-train/tandem/internal/ir"
 )
 
 // Batch is a batch that lies on the cards: what is trained on again and again need not be sent there again.
 type Batch struct {
-	t    *DataParallel
-	plan *stepPlan
-	mem  [][]ir.DeviceMemory // by rank and part of its step; nil where the rank has no samples
+	t     *DataParallel
+	plan  *stepPlan
+	form  form                // of a share, in a job of several processes
+	first int                 // number, in the whole batch, of this process's first sample
+	mem   [][]ir.DeviceMemory // by rank of this process and part of its step; nil where the rank has no samples
 }
 
 // Upload puts a batch, as [DataParallel.Step] takes it, on the cards, in memory of its own. Free it when it is not needed any more, before
-// the trainer is closed. It is for the cards of one process.
+// the trainer is closed.
+//
+// In a job of several processes every process calls Upload, each with its share of the batch as for [DataParallel.StepShard].
 func (t *DataParallel) Upload(x, y tensor.Tensor) (*Batch, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	switch {
-	case t.usable() != nil:
-		return nil, t.usable()
-	case t.procs != nil:
-		return nil, errors.New("dp: Upload: this is one of several processes: each step's batch must be sent, by Step or StepShard")
+	if err := t.usable(); err != nil {
+		return nil, err
+	}
+	if t.procs != nil {
+		return t.uploadTogether(x, y)
 	}
 	bx, plan, by, err := t.prepare(context.Background(), x, y)
 	if err != nil {
 		return nil, err
 	}
-	b := &Batch{t: t, plan: plan, mem: make([][]ir.DeviceMemory, len(t.team.ranks))}
-	err = t.team.do(context.Background(), rankFunc(func(r *rank) error { return b.place(r, bx, by) }))
-	if err != nil {
-		return nil, errors.Join(err, b.free(), t.reconnect(context.Background()))
+	b := &Batch{t: t, plan: plan}
+	if err := b.upload(bx, by); err != nil {
+		return nil, errors.Join(err, t.reconnect(context.Background()))
 	}
 	return b, nil
+}
+
+// uploadTogether is Upload in a job of several processes.
+func (t *DataParallel) uploadTogether(x, y tensor.Tensor) (*Batch, error) {
+	ctx := context.Background()
+	if err := t.ready(ctx); err != nil {
+		return nil, err
+	}
+	bx, err := t.share(x)
+	if err != nil {
+		return nil, t.failed(err)
+	}
+	if err := t.together(ctx, header{call: uploadCall, x: bx.form}); err != nil {
+		return nil, err
+	}
+	b, err := t.uploadShare(bx, y)
+	if err != nil {
+		return nil, t.failed(err)
+	}
+	return b, nil
+}
+
+func (t *DataParallel) uploadShare(x batch, y tensor.Tensor) (*Batch, error) {
+	whole, err := t.wholeBatch(uploadCall)
+	if err != nil {
+		return nil, err
+	}
+	plan, err := t.stepPlan(whole, t.shares)
+	if err != nil {
+		return nil, err
+	}
+	bx, by, err := t.checked(plan, uploadCall, feed{x: x, y: y})
+	if err != nil {
+		return nil, err
+	}
+	b := &Batch{t: t, plan: plan, form: form{x.ints, slices.Clone(x.shape)}, first: t.shares[t.Rank()].Lo}
+	return b, b.upload(bx, by)
+}
+
+// upload takes the batch's memory and fills it. On error it holds none.
+func (b *Batch) upload(x, y batch) error {
+	b.mem = make([][]ir.DeviceMemory, len(b.t.team.ranks))
+	err := b.t.team.do(context.Background(), rankFunc(func(r *rank) error { return b.place(r, x, y) }))
+	if err != nil {
+		return errors.Join(err, b.free())
+	}
+	return nil
 }
 
 // place puts a rank's share of the batch on its device, laid out as the inputs of its programs.
 func (b *Batch) place(r *rank, x, y batch) error {
 	t := b.t
-	parts := b.plan.ranks[r.index]
-	b.mem[r.index] = make([]ir.DeviceMemory, len(parts))
+	own := r.index - t.Rank()
+	parts := b.plan.ranks[own]
+	b.mem[own] = make([]ir.DeviceMemory, len(parts))
 	for i := range parts {
 		p := &parts[i]
 		if p.share.Len() == 0 {
@@ -53,11 +106,12 @@ func (b *Batch) place(r *rank, x, y batch) error {
 		if err != nil {
 			return err
 		}
-		b.mem[r.index][i] = m
-		if err := scatter(m.Write, p.prog.x.Offset, x, t.cfg.dim, p.share); err != nil {
+		b.mem[own][i] = m
+		here := data.Range{Lo: p.share.Lo - b.first, Hi: p.share.Hi - b.first}
+		if err := scatter(m.Write, p.prog.x.Offset, x, t.cfg.dim, here); err != nil {
 			return err
 		}
-		if err := scatter(m.Write, p.prog.y.Offset, y, b.plan.dimY, p.share); err != nil {
+		if err := scatter(m.Write, p.prog.y.Offset, y, b.plan.dimY, here); err != nil {
 			return err
 		}
 	}
@@ -88,7 +142,8 @@ func (b *Batch) free() error {
 	return errors.Join(errs...)
 }
 
-// StepBatch trains on a batch that lies on the cards. It returns as [DataParallel.StepAsync] does.
+// StepBatch trains on a batch that lies on the cards. It returns as [DataParallel.StepAsync] does. In a job of several processes every
+// process calls StepBatch with its share, or StepShard.
 func (t *DataParallel) StepBatch(ctx context.Context, b *Batch) (*Loss, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -99,14 +154,28 @@ func (t *DataParallel) StepBatch(ctx context.Context, b *Batch) (*Loss, error) {
 		return nil, errors.New("dp: StepBatch: the batch was uploaded by another trainer")
 	case b.mem == nil:
 		return nil, errors.New("dp: StepBatch: the batch was freed")
-	case ctx.Err() != nil:
+	case t.procs == nil && ctx.Err() != nil:
 		return nil, ctx.Err()
 	}
 	return t.async(func(l *Loss) (float64, error) {
+		if t.procs != nil {
+			return t.stepPlaced(ctx, b, l)
+		}
 		if err := t.fitStep(b.plan); err != nil {
 			return 0, err
 		}
 		loss, err := t.updateBy(ctx, stepJob{t: t, plan: b.plan, batch: b, late: l})
 		return loss, t.recovered(ctx, err)
 	})
+}
+
+// stepPlaced is StepBatch in a job of several processes.
+func (t *DataParallel) stepPlaced(ctx context.Context, b *Batch, late *Loss) (float64, error) {
+	if err := t.ready(ctx); err != nil {
+		return 0, err
+	}
+	if err := t.together(ctx, header{call: shardCall, x: b.form}); err != nil {
+		return 0, err
+	}
+	return t.stepTogether(ctx, shardCall, feed{placed: b, late: late})
 }

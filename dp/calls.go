@@ -14,6 +14,7 @@ const (
 	forwardCall                 // Forward
 	loadCall                    // LoadStateDict
 	joinCall                    // Join
+	uploadCall                  // Upload: every rank has its share
 )
 
 func (k kind) String() string {
@@ -28,6 +29,8 @@ func (k kind) String() string {
 		return "LoadStateDict"
 	case joinCall:
 		return "Join"
+	case uploadCall:
+		return "Upload"
 	}
 	return fmt.Sprintf("call %d", int32(k))
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -46,7 +47,7 @@ func (w *warnings) Write(p []byte) (int, error) {
 func TestCardsEqualOne(t *testing.T) {
 	needCards(t, 2)
 	for _, tk := range tasks() {
-		for _, n := range []int{32, 33, 1} {
+		for _, n := range []int{33, 1} {
 			one := train(t, tk, n, 3, dp.DeviceIDs(0))
 			for _, s := range []dp.Strategy{dp.Gather, dp.AllReduce, dp.Sharded} {
 				t.Run(fmt.Sprintf("%s/%d/%v", tk.name, n, s), func(t *testing.T) {
@@ -69,7 +70,7 @@ func TestCardsEqualOne(t *testing.T) {
 								if err != nil {
 									return err
 								}
-								each[r], err = steps(t.Context(), tk, d, 10, n, 3)
+								each[r], err = stepsAhead(t.Context(), tk, d, 10, n, 3)
 								return errors.Join(err, d.Close())
 							}()
 						})
@@ -88,9 +89,35 @@ func TestCardsEqualOne(t *testing.T) {
 	}
 }
 
+// stepsAhead is steps, of which none is waited for before all are under way.
+func stepsAhead(ctx context.Context, tk task, d *dp.DataParallel, count, n int, seed uint64) (r result, err error) {
+	rng := rand.New(rand.NewPCG(seed, 7))
+	var late []*dp.Loss
+	for range count {
+		x, y := batchOf(rng, n, tk.in, tk.out)
+		l, err := d.StepAsync(ctx, x, y)
+		if err != nil {
+			return r, err
+		}
+		late = append(late, l)
+	}
+	for _, l := range late {
+		loss, err := l.Value()
+		if err != nil {
+			return r, err
+		}
+		r.losses = append(r.losses, loss)
+	}
+	r.params, err = stateOf(d)
+	return r, err
+}
+
 func apartFrom(t *testing.T, what string, got, want result) {
 	t.Helper()
 	for i, loss := range got.losses {
+		if math.IsNaN(loss) && math.IsNaN(want.losses[i]) {
+			continue // of samples that do not count
+		}
 		if d := math.Abs(loss-want.losses[i]) / math.Max(1, math.Abs(want.losses[i])); !(d < 1e-5) {
 			t.Errorf("%s: loss %d is %v, want %v", what, i, loss, want.losses[i])
 			return

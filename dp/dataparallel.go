@@ -202,6 +202,7 @@ func (t *DataParallel) open() error {
 
 // reconnect connects the ranks anew, and their cards, after a failure has broken their group.
 func (t *DataParallel) reconnect(ctx context.Context) error {
+	_ = t.settleAll() // whoever wants to know asks the Loss
 	if err := t.unlink(); err != nil {
 		var torn *TornError
 		if errors.As(err, &torn) {

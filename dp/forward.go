@@ -268,7 +268,10 @@ func (j *forwardJob) run(ctx context.Context, r *rank) error {
 	if err := scatter(l.mem[ir.Input].Write, p.progs[r.index].x.Offset, j.x, j.t.cfg.dim, here); err != nil {
 		return err
 	}
-	if err := r.execute(ctx, l, len(p.shares), ir.Runtime{Seed: j.t.cfg.seed, FirstSample: share.Lo}); err != nil {
+	if err := r.ready(l, len(p.shares), ir.Runtime{Seed: j.t.cfg.seed, FirstSample: share.Lo}); err != nil {
+		return err
+	}
+	if err := l.exec.Run(ctx, &l.rt); err != nil {
 		return err
 	}
 	n := 4 * p.progs[r.index].y.Shape.Size()

@@ -16,16 +16,16 @@ const ahead = 3
 // Loss is the loss of a step that may still be under way.
 type Loss struct {
 	t     *DataParallel
-	step  *lateStep // nil once the value is known
+	steps []lateStep // of this process's ranks; nil once the value is known
 	value float64
 	err   error
 }
 
-// lateStep is what a step's end is known by.
+// lateStep is what the end of a rank's step is known by.
 type lateStep struct {
-	exec ir.Starter
+	exec ir.Starter // nil: the step has been waited for
 	run  uint64
-	read func(dst []byte) error
+	read func(dst []byte) error // reads the loss; nil but on the first rank
 }
 
 // Value waits for the step and returns its loss, as it was before the update, or the error that ended it.
@@ -38,23 +38,28 @@ func (l *Loss) Value() (float64, error) {
 
 // StepAsync is [DataParallel.Step] without waiting for the card: it returns when the batch is on its way there, so that the next one can be
 // prepared while the card computes. Nothing is to be gained by asking for the loss of every step at once; ask now and then, or a step
-// later. Where steps can't be ahead of their caller, on the host and with several ranks, StepAsync waits for the step.
+// later. Where steps can't be ahead of their caller, on the host and with micro-batches, StepAsync waits for the step.
 //
 // When a step fails, its Loss says so, and so does the next StepAsync; steps that were under way behind it have been done.
+//
+// In a job of several processes every process calls StepAsync, or some call Step. They wait for each other, but not for their cards.
 func (t *DataParallel) StepAsync(ctx context.Context, x, y tensor.Tensor) (*Loss, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	switch {
-	case t.usable() != nil:
-		return nil, t.usable()
-	case t.procs != nil || len(t.team.ranks) > 1:
-		loss, err := t.step(ctx, x, y)
-		if err != nil {
-			return nil, err
-		}
-		return &Loss{t: t, value: loss}, nil
+	if err := t.usable(); err != nil {
+		return nil, err
 	}
-	return t.async(func(l *Loss) (float64, error) { return t.stepAlone(ctx, x, y, l) })
+	return t.async(func(l *Loss) (float64, error) { return t.step(ctx, x, y, l) })
+}
+
+// StepShardAsync is [DataParallel.StepShard] without waiting for the card, as StepAsync is Step.
+func (t *DataParallel) StepShardAsync(ctx context.Context, x, y tensor.Tensor) (*Loss, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.usable(); err != nil {
+		return nil, err
+	}
+	return t.async(func(l *Loss) (float64, error) { return t.stepShard(ctx, x, y, l) })
 }
 
 // async does a step that may be under way when it returns, once not too many others are.
@@ -64,13 +69,13 @@ func (t *DataParallel) async(step func(late *Loss) (float64, error)) (*Loss, err
 			return nil, l.err
 		}
 	}
-	l := &Loss{t: t}
+	l := &Loss{t: t, steps: make([]lateStep, len(t.team.ranks))}
 	loss, err := step(l)
 	if err != nil {
 		return nil, err
 	}
-	if l.step == nil {
-		l.value = loss
+	if l.steps[0].exec == nil {
+		l.value, l.steps = loss, nil
 	} else {
 		t.late = append(t.late, l)
 	}
@@ -79,14 +84,17 @@ func (t *DataParallel) async(step func(late *Loss) (float64, error)) (*Loss, err
 
 // settle waits for a step, and for those before it.
 func (t *DataParallel) settle(l *Loss) error {
-	if l.step == nil {
+	if l.steps == nil {
 		return l.err
 	}
 	for len(t.late) > 0 {
 		first := t.late[0]
 		t.late = append(t.late[:0], t.late[1:]...)
-		first.value, first.err = first.step.end()
-		first.step = nil
+		first.value, first.err = first.end()
+		first.steps = nil
+		if first.err != nil && t.procs != nil {
+			first.err = t.failed(first.err)
+		}
 		if first == l {
 			break
 		}
@@ -104,13 +112,17 @@ func (t *DataParallel) settleAll() (err error) {
 	return err
 }
 
-// end waits for the step.
-func (s *lateStep) end() (float64, error) {
+// end waits for the step on all ranks of this process.
+func (l *Loss) end() (float64, error) {
 	var loss [4]byte
-	if err := s.exec.Wait(s.run); err != nil {
-		return 0, err
+	errs := make([]error, len(l.steps))
+	for i, s := range l.steps {
+		errs[i] = s.exec.Wait(s.run)
+		if s.read != nil && errs[i] == nil {
+			errs[i] = s.read(loss[:])
+		}
 	}
-	if err := s.read(loss[:]); err != nil {
+	if err := l.t.team.first(errs); err != nil {
 		return 0, err
 	}
 	return float64(math.Float32frombits(binary.NativeEndian.Uint32(loss[:]))), nil

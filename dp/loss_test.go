@@ -161,7 +161,7 @@ func TestUploadedBatch(t *testing.T) {
 		for name, opts := range map[string][]dp.Option{
 			"":              nil,
 			"micro-batches": {dp.MicroBatches(2)},
-			"ahead":         {dp.WrapDevices(func(d ir.Device) ir.Device { return runsAhead{d, new(flight)} }), dp.DeviceIDs(0)},
+			"ahead":         {dp.WrapDevices(func(d ir.Device) ir.Device { return runsAhead{d, new(flight)} })},
 		} {
 			t.Run(tk.name+"/"+name, func(t *testing.T) {
 				cudaopstest.Setup(t, "3", "")

@@ -36,7 +36,6 @@ type processes struct {
 	words   []int32  // headers, as they are exchanged
 	headers []header // of all ranks, in the call in progress
 	counts  []int    // elements, of all ranks, in a scatter or gather
-	loss    [1]float32
 	linger  linger
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-train/tandem/dp"
 	"github.com/tandem-train/tandem/dp/comm"
 	"github.com/tandem-train/tandem/dp/data"
+	"github.com/tandem-train/tandem/internal/ir"
 	"github.com/tandem-train/tandem/nn"
 )
 
@@ -166,35 +167,68 @@ func sameTraining(t *testing.T, got, want result) {
 	}
 }
 
-// TestProcessesEqualOneCard trains each task as several processes, fed in both ways.
+// TestProcessesEqualOneCard trains each task as several processes, fed in every way.
 func TestProcessesEqualOneCard(t *testing.T) {
 	for _, tk := range tasks() {
 		x, y := batches(tk, 6, 9)
 		want := alone(t, tk, x, y)
 		for _, world := range []int{2, 4} {
 			for _, strategy := range strategies {
-				for _, feed := range []string{"scatter", "shard"} {
+				for _, feed := range []string{"scatter", "shard", "scatter ahead", "shard ahead", "uploaded"} {
 					t.Run(fmt.Sprintf("%s/%d/%v/%s", tk.name, world, strategy, feed), func(t *testing.T) {
 						results := make([]result, world)
 						allWell(t, together(t, world, tk, func(d *dp.DataParallel) error {
 							r := d.Rank()
+							var late []*dp.Loss
 							for i := range x {
-								step, bx, by := d.Step, tensor.Tensor(x[i]), tensor.Tensor(y[i])
-								if feed == "shard" {
-									mine := data.Chunk(9, world, r)
-									step, bx, by = d.StepShard, part(x[i], mine), part(y[i], mine)
-								} else if r > 0 {
-									bx, by = nil, nil
+								var bx, by tensor.Tensor
+								if r == 0 {
+									bx, by = x[i], y[i]
 								}
-								loss, err := step(t.Context(), bx, by)
+								mine := data.Chunk(9, world, r)
+								sx, sy := part(x[i], mine), part(y[i], mine)
+								var l *dp.Loss
+								var loss float64
+								var err error
+								switch feed {
+								case "scatter":
+									loss, err = d.Step(t.Context(), bx, by)
+								case "shard":
+									loss, err = d.StepShard(t.Context(), sx, sy)
+								case "scatter ahead":
+									l, err = d.StepAsync(t.Context(), bx, by)
+								case "shard ahead":
+									l, err = d.StepShardAsync(t.Context(), sx, sy)
+								case "uploaded":
+									var b *dp.Batch
+									if b, err = d.Upload(sx, sy); err != nil {
+										return err
+									}
+									defer func() {
+										if err := b.Free(); err != nil {
+											t.Error(err)
+										}
+									}()
+									l, err = d.StepBatch(t.Context(), b)
+								}
 								if err != nil {
 									return err
 								}
 								results[r].losses = append(results[r].losses, loss)
+								late = append(late, l)
+							}
+							for i, l := range late {
+								var err error
+								if l == nil {
+									continue
+								}
+								if results[r].losses[i], err = l.Value(); err != nil {
+									return err
+								}
 							}
 							results[r].params = state(t, d)
 							return nil
-						}, dp.WithStrategy(strategy)))
+						}, dp.WithStrategy(strategy), dp.WrapDevices(func(d ir.Device) ir.Device { return runsAhead{d, new(flight)} })))
 						for _, r := range results {
 							sameTraining(t, r, want)
 							if !slices.Equal(r.params, results[0].params) {

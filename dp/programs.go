@@ -280,16 +280,24 @@ func (t *DataParallel) exchangeParts(lo, hi, total, first int) ([]ir.Part, error
 	case t.WorldSize() == 1:
 		err = add(update(false))
 	case t.cfg.strategy == Gather:
-		parts = append(parts, on(ir.ReduceTo, l.GradRange(0, n+nn.GradTail)))
-		if hi > lo {
+		if t.procs == nil {
+			parts = append(parts, on(ir.ReduceTo, l.GradRange(0, n+nn.GradTail)))
+		} else {
+			// Every process tells the loss.
+			parts = append(parts, on(ir.ReduceTo, l.GradRange(0, n)), atOnce(on(ir.AllReduce, l.GradRange(n, n+nn.GradTail))))
+		}
+		switch {
+		case hi > lo:
 			err = add(update(false))
+		case t.procs != nil:
+			parts = append(parts, ir.Part{Graph: t.compiler.Report(total)})
 		}
 		parts = append(parts, on(ir.BroadcastFrom, l.ParamRange(0, t.compiler.ParamElements())))
 	case t.cfg.strategy == AllReduce:
 		parts = append(parts, on(ir.AllReduce, l.GradRange(0, n+nn.GradTail)))
 		err = add(update(false))
 	case t.cfg.strategy == Sharded:
-		parts = append(parts, on(ir.ReduceScatter, l.GradRange(0, n)), on(ir.AllReduce, l.GradRange(n, n+nn.GradTail)))
+		parts = append(parts, on(ir.ReduceScatter, l.GradRange(0, n)), atOnce(on(ir.AllReduce, l.GradRange(n, n+nn.GradTail))))
 		err = add(update(true))
 		parts = append(parts, on(ir.AllGather, l.ParamRange(0, n)))
 	}
@@ -298,9 +306,15 @@ func (t *DataParallel) exchangeParts(lo, hi, total, first int) ([]ir.Part, error
 	}
 	// Running statistics follow the primary card, or the first that has samples.
 	if l.BufferElements > 0 && t.WorldSize() > 1 {
-		parts = append(parts, ir.Part{Collective: &ir.Collective{Kind: ir.BroadcastFrom, Root: first}, On: l.BufferRange()})
+		parts = append(parts, ir.Part{Collective: &ir.Collective{Kind: ir.BroadcastFrom, Root: first, Joined: t.cfg.strategy != AllReduce}, On: l.BufferRange()})
 	}
 	return parts, nil
+}
+
+// atOnce lets a collective be done at once with the one before it.
+func atOnce(p ir.Part) ir.Part {
+	p.Collective.Joined = true
+	return p
 }
 
 // evalProgram finds or compiles forward for one share.

@@ -76,8 +76,13 @@ func (t *team) do(ctx context.Context, j task) error {
 	}
 	t.done.Wait()
 	t.ctx = nil
+	return t.first(t.errs)
+}
+
+// first is the error that stands for those of all ranks, or nil.
+func (t *team) first(errs []error) error {
 	var first *ReplicaError
-	for i, err := range t.errs {
+	for i, err := range errs {
 		if err == nil {
 			continue
 		}

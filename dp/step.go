@@ -3,6 +3,7 @@ package dp
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"math"
 
 	"gorgonia.org/tensor"
@@ -28,13 +29,13 @@ func (t *DataParallel) Step(ctx context.Context, x, y tensor.Tensor) (float64, e
 	if err := t.usable(); err != nil {
 		return 0, err
 	}
-	return t.step(ctx, x, y)
+	return t.step(ctx, x, y, nil)
 }
 
-// step is Step with the trainer locked.
-func (t *DataParallel) step(ctx context.Context, x, y tensor.Tensor) (float64, error) {
+// step is Step with the trainer locked. With late it need not be done when this returns; late says then how to wait.
+func (t *DataParallel) step(ctx context.Context, x, y tensor.Tensor, late *Loss) (float64, error) {
 	if t.procs == nil {
-		return t.stepAlone(ctx, x, y, nil)
+		return t.stepAlone(ctx, x, y, late)
 	}
 	if err := t.ready(ctx); err != nil {
 		return 0, err
@@ -46,10 +47,10 @@ func (t *DataParallel) step(ctx context.Context, x, y tensor.Tensor) (float64, e
 	if err := t.together(ctx, header{call: stepCall, x: bx.form}); err != nil {
 		return 0, err
 	}
-	return t.stepTogether(ctx, stepCall, bx, y)
+	return t.stepTogether(ctx, stepCall, feed{x: bx, y: y, late: late})
 }
 
-// stepAlone is a step of a process that trains by itself. With late it need not be done when this returns; late says then how to wait.
+// stepAlone is step in a process that trains by itself.
 func (t *DataParallel) stepAlone(ctx context.Context, x, y tensor.Tensor, late *Loss) (float64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
@@ -167,13 +168,15 @@ func (j *stepJob) run(ctx context.Context, r *rank) error {
 				return err
 			}
 		}
-		if j.late != nil && len(parts) == 1 {
-			began, err := r.start(ctx, l, ir.Runtime{Seed: t.cfg.seed, Step: uint64(t.updates), FirstSample: part.share.Lo}, j.late)
-			if began || err != nil {
-				return err
-			}
+		if err := r.ready(l, part.active, ir.Runtime{Seed: t.cfg.seed, Step: uint64(t.updates), FirstSample: part.share.Lo}); err != nil {
+			return err
 		}
-		if err := r.execute(ctx, l, part.active, ir.Runtime{Seed: t.cfg.seed, Step: uint64(t.updates), FirstSample: part.share.Lo}); err != nil {
+		if exec, starts := l.exec.(ir.Starter); starts && j.late != nil && j.plan.parts == 1 {
+			s, err := r.start(ctx, exec, l, r == t.team.ranks[0])
+			j.late.steps[r.index-t.Rank()] = s
+			return err
+		}
+		if err := l.exec.Run(ctx, &l.rt); err != nil {
 			return err
 		}
 		if out := l.mem[ir.Output]; part.last && out != nil && r == t.team.ranks[0] {
@@ -205,33 +208,28 @@ func (r *rank) followOthers(ctx context.Context, part *run) error {
 	return nil
 }
 
-// start begins a training program of the only rank, if its device can run ahead.
-func (r *rank) start(ctx context.Context, l *loaded, rt ir.Runtime, late *Loss) (began bool, err error) {
-	if !l.starts() {
-		return false, nil
-	}
-	exec, out := l.exec.(ir.Starter), l.mem[ir.Output].(ir.LateReader)
-	l.rt = rt
-	s := &lateStep{exec: exec}
-	if s.run, err = exec.Start(ctx, &l.rt); err != nil {
-		return true, err
-	}
-	if s.read, err = out.ReadLate(0, len(r.loss)); err != nil {
-		return true, err
-	}
-	late.step = s
-	return true, nil
-}
-
-// execute runs a loaded program.
-func (r *rank) execute(ctx context.Context, l *loaded, active int, rt ir.Runtime) error {
-	c, err := r.programComm(active)
-	if err != nil {
+// ready says what is particular to the next run of a program.
+func (r *rank) ready(l *loaded, active int, rt ir.Runtime) (err error) {
+	if rt.Comm, err = r.programComm(active); err != nil {
 		return err
 	}
-	rt.Comm = c
 	l.rt = rt
-	return l.exec.Run(ctx, &l.rt)
+	return nil
+}
+
+// start begins a training program. With read, its loss is read.
+func (r *rank) start(ctx context.Context, exec ir.Starter, l *loaded, read bool) (s lateStep, err error) {
+	run, err := exec.Start(ctx, &l.rt)
+	if err != nil {
+		return s, err
+	}
+	s = lateStep{exec: exec, run: run}
+	if out, late := l.mem[ir.Output].(ir.LateReader); read && late {
+		s.read, err = out.ReadLate(0, len(r.loss))
+	} else if read {
+		err = fmt.Errorf("dp: a device that runs ahead has memory that can't be read later: %T", l.mem[ir.Output])
+	}
+	return s, err
 }
 
 // readLoss reads the loss, the only thing in a training program's output.

@@ -54,7 +54,7 @@ func (t *DataParallel) together(ctx context.Context, mine header) error {
 		case d.call == mine.call:
 			return nil
 		}
-		if _, err := t.stepTogether(ctx, d.call, batch{}, nil); err != nil {
+		if _, err := t.stepTogether(ctx, d.call, feed{}); err != nil {
 			return err
 		}
 	}
@@ -143,23 +143,33 @@ func (t *DataParallel) StepShard(ctx context.Context, x, y tensor.Tensor) (float
 	if err := t.usable(); err != nil {
 		return 0, err
 	}
+	return t.stepShard(ctx, x, y, nil)
+}
+
+// stepShard is StepShard with the trainer locked; late is as for step.
+func (t *DataParallel) stepShard(ctx context.Context, x, y tensor.Tensor, late *Loss) (float64, error) {
 	if t.procs == nil {
-		return t.stepAlone(ctx, x, y, nil)
+		return t.stepAlone(ctx, x, y, late)
 	}
 	if err := t.ready(ctx); err != nil {
 		return 0, err
 	}
-	var bx batch
-	if !missing(x) {
-		var err error
-		if bx, err = t.input(x); err != nil {
-			return 0, t.failed(err)
-		}
+	bx, err := t.share(x)
+	if err != nil {
+		return 0, t.failed(err)
 	}
 	if err := t.together(ctx, header{call: shardCall, x: bx.form}); err != nil {
 		return 0, err
 	}
-	return t.stepTogether(ctx, shardCall, bx, y)
+	return t.stepTogether(ctx, shardCall, feed{x: bx, y: y, late: late})
+}
+
+// share passes this rank's share of a batch's input through the door; there may be none.
+func (t *DataParallel) share(x tensor.Tensor) (batch, error) {
+	if missing(x) {
+		return batch{}, nil
+	}
+	return t.input(x)
 }
 
 // Join waits until all processes of the job have called it, and takes part in the steps that others do before that, without samples: call
@@ -179,11 +189,19 @@ func (t *DataParallel) Join(ctx context.Context) error {
 	return t.together(ctx, header{call: joinCall})
 }
 
+// feed is what a rank brings to a step: a batch with its target, or one that lies on its card. late is as for step.
+type feed struct {
+	x      batch
+	y      tensor.Tensor
+	placed *Batch
+	late   *Loss
+}
+
 // stepTogether does the step that all ranks have agreed on: with rank 0's batch (stepCall), or with a share of each. A rank that serves
 // others has none.
-func (t *DataParallel) stepTogether(ctx context.Context, call kind, bx batch, y tensor.Tensor) (float64, error) {
+func (t *DataParallel) stepTogether(ctx context.Context, call kind, in feed) (float64, error) {
 	p := t.procs
-	loss, err := t.runTogether(p.linger.after(ctx), call, bx, y)
+	loss, err := t.runTogether(p.linger.after(ctx), call, in)
 	if err != nil {
 		return 0, t.failed(err)
 	}
@@ -194,7 +212,7 @@ func (t *DataParallel) stepTogether(ctx context.Context, call kind, bx batch, y 
 	return loss, nil
 }
 
-func (t *DataParallel) runTogether(ctx context.Context, call kind, bx batch, y tensor.Tensor) (float64, error) {
+func (t *DataParallel) runTogether(ctx context.Context, call kind, in feed) (float64, error) {
 	whole, err := t.wholeBatch(call)
 	if err != nil {
 		return 0, err
@@ -203,19 +221,9 @@ func (t *DataParallel) runTogether(ctx context.Context, call kind, bx batch, y t
 	if err != nil {
 		return 0, err
 	}
-	var by batch
-	mine := t.shares[t.Rank()]
-	if bx.bytes != nil {
-		want := plan.want
-		if call == shardCall {
-			want = plan.mine
-		}
-		if by, err = t.target(y, plan.target.DType, want, bx.form); err == nil {
-			err = plan.verify(bx, by)
-		}
-		if err != nil {
-			return 0, err
-		}
+	bx, by, err := t.checked(plan, call, in)
+	if err != nil {
+		return 0, err
 	}
 	if call == stepCall {
 		if bx, err = t.scatterBatch(ctx, &t.door.x, bx, whole, t.cfg.dim); err != nil {
@@ -225,14 +233,22 @@ func (t *DataParallel) runTogether(ctx context.Context, call kind, bx batch, y t
 			return 0, err
 		}
 	}
-	loss, err := t.update(ctx, plan, bx, by, mine.Lo, nil)
-	if err != nil || t.cfg.strategy != Gather {
-		return loss, err
+	return t.updateBy(ctx, stepJob{t: t, plan: plan, x: bx, y: by, batch: in.placed, first: t.shares[t.Rank()].Lo, late: in.late})
+}
+
+// checked is what a rank feeds, with its target through the door; nothing on a rank that has no batch.
+func (t *DataParallel) checked(plan *stepPlan, call kind, in feed) (x, y batch, err error) {
+	if in.x.bytes == nil {
+		return in.x, y, nil
 	}
-	p := t.procs
-	p.loss[0] = float32(loss)
-	err = t.group().Broadcast(ctx, p.loss[:], 0)
-	return float64(p.loss[0]), err
+	want := plan.want
+	if call != stepCall {
+		want = plan.mine
+	}
+	if y, err = t.target(in.y, plan.target.DType, want, in.x.form); err == nil {
+		err = plan.verify(in.x, y)
+	}
+	return in.x, y, err
 }
 
 // wholeBatch finds the form of the whole batch and the ranks' shares of it.
@@ -245,7 +261,7 @@ func (t *DataParallel) wholeBatch(call kind) (form, error) {
 	first, at := -1, 0
 	for r := range h {
 		n := 0
-		if s := h[r].x.shape; h[r].call == shardCall && len(s) > 0 {
+		if s := h[r].x.shape; h[r].call == call && len(s) > 0 {
 			n = s[dim]
 			if first < 0 {
 				first = r

@@ -265,14 +265,24 @@ func (c *Compiler) StateSlots(lo, hi int) []*ir.Slot {
 // LossSlot is where Update leaves the loss of the whole batch.
 func LossSlot() *ir.Slot { return &ir.Slot{Region: ir.Output, Name: "loss", Shape: ir.Of()} }
 
+// Report leaves the loss of a batch of total samples in its slot, where the tail is the sum over all ranks.
+func (c *Compiler) Report(total int) *ir.Graph {
+	g := &ir.Graph{}
+	g.SetScope("update")
+	g.Store(LossSlot(), g.Times(g.Read(c.tail(lossTail)), c.exact(g, total)))
+	return g
+}
+
+// exact is what a sum over the batch is multiplied by.
+func (c *Compiler) exact(g *ir.Graph, total int) *ir.Value {
+	return g.Over(g.Const(float64(total)), g.Read(c.tail(weightTail)))
+}
+
 // Update is the optimizer's step on elements lo to hi-1 of the arenas, whose gradients (and tail) are the sum over all ranks
 // for a batch of total samples. sharded says that every rank has a range of its own, so that norms are summed over ranks.
 func (c *Compiler) Update(lo, hi, total int, sharded bool) (*ir.Graph, error) {
-	g := &ir.Graph{}
-	g.SetScope("update")
-	loss, weight := g.Read(c.tail(lossTail)), g.Read(c.tail(weightTail))
-	exact := g.Over(g.Const(float64(total)), weight)
-	g.Store(LossSlot(), g.Times(loss, exact))
+	g := c.Report(total)
+	weight, exact := g.Read(c.tail(weightTail)), c.exact(g, total)
 	// All samples ignored: no gradient, and the loss is NaN, as 0/0 is.
 	scale := g.Select(g.Map(ir.Gt, weight, g.Const(0)), exact, g.Const(0))
 	sum := func(v *ir.Value) *ir.Value { return v }

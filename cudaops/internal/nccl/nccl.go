@@ -7,11 +7,13 @@
 //
 // A collective that waits in a stream for a rank that never comes waits forever. [Comm.Abort] ends that, from any thread.
 //
-// NVLink multicast (NVLS) is off unless the user has set NCCL_NVLS_ENABLE: Open sets that variable before the library can read it.
+// Open sets two variables that the library reads, unless the user has. NCCL_NVLS_ENABLE=0: NVLink multicast is off, which on some machines
+// can put cards out of service. NCCL_GRAPH_MIXING_SUPPORT=0: a Comm's work is in one order, in graphs and outside, so that NCCL need not see
+// to it, which costs 1 µs a collective.
 //
 // The order in which NCCL adds depends on the number of ranks and the size, not on timing: the same calls give the same bits again.
 //
-// One goroutine at a time uses a Comm; only Abort and AsyncError may be called meanwhile from elsewhere. A failed call is an [*Error].
+// One goroutine at a time uses a Comm, and what it puts into streams is done in the order of the calls, which the caller sees to; only Abort and AsyncError may be called meanwhile from elsewhere. A failed call is an [*Error].
 package nccl
 
 import (
@@ -74,8 +76,13 @@ var Open = sync.OnceValues(func() (*Library, error) { return open("libnccl.so.2"
 
 // open loads the library from the first file that there is of the names given.
 func open(names ...string) (*Library, error) {
-	if err := multicastOff(); err != nil {
-		return nil, fmt.Errorf("nccl: %w", err)
+	for variable, value := range map[string]string{"NCCL_NVLS_ENABLE": "0", "NCCL_GRAPH_MIXING_SUPPORT": "0"} {
+		if _, set := os.LookupEnv(variable); set {
+			continue
+		}
+		if err := os.Setenv(variable, value); err != nil { // in C's environment too
+			return nil, fmt.Errorf("nccl: %w", err)
+		}
 	}
 	lib, err := dl.Open("moving data between CUDA cards", names...)
 	if err != nil {
@@ -91,15 +98,6 @@ func open(names ...string) (*Library, error) {
 	}
 	l.version = int(v)
 	return l, nil
-}
-
-// multicastOff turns NVLS off where the user has not decided: on some machines, using it can put cards out of service.
-func multicastOff() error {
-	const variable = "NCCL_NVLS_ENABLE"
-	if _, set := os.LookupEnv(variable); set {
-		return nil
-	}
-	return os.Setenv(variable, "0") // in C's environment too
 }
 
 // Version is the library's version, such as 22809 for 2.28.9.
