@@ -57,19 +57,19 @@ func (t *DataParallel) uploadTogether(x, y tensor.Tensor) (*Batch, error) {
 	if err := t.together(ctx, header{call: uploadCall, x: bx.form}); err != nil {
 		return nil, err
 	}
-	b, err := t.uploadShare(bx, y)
+	b, err := t.uploadShare(ctx, bx, y)
 	if err != nil {
 		return nil, t.failed(err)
 	}
 	return b, nil
 }
 
-func (t *DataParallel) uploadShare(x batch, y tensor.Tensor) (*Batch, error) {
+func (t *DataParallel) uploadShare(ctx context.Context, x batch, y tensor.Tensor) (*Batch, error) {
 	whole, err := t.wholeBatch(uploadCall)
 	if err != nil {
 		return nil, err
 	}
-	plan, err := t.stepPlan(whole, t.shares)
+	plan, err := t.stepPlan(ctx, whole, t.shares)
 	if err != nil {
 		return nil, err
 	}

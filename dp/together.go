@@ -221,6 +221,9 @@ func (t *DataParallel) runTogether(ctx context.Context, call kind, in feed) (flo
 	if err != nil {
 		return 0, err
 	}
+	if in.placed != nil && in.placed.plan.parts != plan.parts {
+		return 0, fmt.Errorf("dp: StepBatch: the batch was uploaded for a step in %d parts, and this one takes %d: upload it again", in.placed.plan.parts, plan.parts)
+	}
 	bx, by, err := t.checked(plan, call, in)
 	if err != nil {
 		return 0, err
