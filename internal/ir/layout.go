@@ -12,7 +12,7 @@ import "slices"
 func channelsLast(g *Graph, checks *[]Check) (*Graph, error) {
 	l := &layout{
 		simplifier: simplifier{seen: map[string]*Value{}, uses: map[*Value]int{}, checks: checks},
-		old:        useCounts(g), plain: make([]*Value, len(g.Values)), last: make([]*Value, len(g.Values)),
+		old:        useCounts(g), plain: make([]*Value, len(g.Values)), last: make([]*Value, len(g.Values)), placed: make([]bool, len(g.Values)),
 	}
 	for _, v := range g.Values {
 		l.out.SetScope(v.Name)
@@ -31,6 +31,7 @@ type layout struct {
 	simplifier
 	old         []int    // uses of the old values
 	plain, last []*Value // by the old value's ID
+	placed      []bool   // whether the one with channels last came first
 }
 
 // The orders of an image's dimensions, as a transpose makes one from the other.
@@ -107,11 +108,17 @@ func turned(w Window) (Window, bool) {
 
 // anyLast reports whether an argument lies with channels last.
 func (l *layout) anyLast(v *Value) bool {
-	return slices.ContainsFunc(v.Args, func(a *Value) bool { return l.plain[a.ID] == nil })
+	return slices.ContainsFunc(v.Args, func(a *Value) bool { return l.placed[a.ID] })
 }
 
-// images makes v with channels last by an op on such arguments.
+// images places v with channels last.
 func (l *layout) images(v *Value, op Op) {
+	l.turn(v, op)
+	l.placed[v.ID] = true
+}
+
+// turn makes v with channels last by an op on such arguments.
+func (l *layout) turn(v *Value, op Op) {
 	args := make([]*Value, len(v.Args))
 	for i, a := range v.Args {
 		args[i] = l.asLast(a)
@@ -143,12 +150,12 @@ func (l *layout) asLast(v *Value) *Value {
 			l.last[v.ID] = l.emit(Rand{op.Stream, true}, shape)
 		}
 	case Broadcast, Map:
-		l.images(v, op)
+		l.turn(v, op)
 	case Reshape:
 		l.last[v.ID] = l.unflattened(v)
 	case Pool2dGrad: // what it is made from is less
 		if w, ok := turned(op.Pool); ok {
-			l.images(v, Pool2dGrad{op.Mode, w, op.OutHW, w.FromNCHW(op.In)})
+			l.turn(v, Pool2dGrad{op.Mode, w, op.OutHW, w.FromNCHW(op.In)})
 		}
 	}
 	if l.last[v.ID] == nil {

@@ -83,6 +83,7 @@ template <int N_, int C_, int H_, int W_, int O_, int OH_, int OW_, int G_, int 
 struct Geometry {
     static const int N = N_, C = C_, H = H_, W = W_, O = O_, OH = OH_, OW = OW_, G = G_, KH = KH_, KW = KW_;
     static const int CG = C / G, OG = O / G;
+    static const int SW = SW_, DW = DW_;
     static const bool LAST = LAST_;
     static __device__ __forceinline__ u64 x(int n, int g, int c, int h, int w) {
         return LAST ? (((u64)n * H + h) * W + w) * C + g * CG + c : (((u64)n * C + g * CG + c) * H + h) * W + w;
