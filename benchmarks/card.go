@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"gorgonia.org/tensor"
@@ -31,6 +32,11 @@ type cardCase struct {
 	name      string
 	batch     int
 	precision nn.Precision
+}
+
+// modes are PyTorch's for the case: channels last is nothing without images.
+func (c cardCase) modes(b *bench) []string {
+	return slices.DeleteFunc(slices.Clone(b.torchModes), func(mode string) bool { return c.name != "cnn" && strings.Contains(mode, "last") })
 }
 
 var cardCases = []cardCase{
@@ -191,7 +197,7 @@ func (c cardCase) steps(ctx context.Context, b *bench, peer *torch) (err error) 
 		{row: c.took(c.pipelined() + ", batch sent"), run: ahead(func(ctx context.Context) (*dp.Loss, error) { return t.StepAsync(ctx, x, y) })},
 	}
 	if peer != nil {
-		for _, mode := range b.torchModes {
+		for _, mode := range c.modes(b) {
 			for _, wait := range []bool{false, true} {
 				took := c.took(c.pipelined())
 				if wait {

@@ -93,7 +93,8 @@ func flagSet(o *options) *pflag.FlagSet {
 	fs.StringSliceVar(&o.suites, "suite", nil, "`suites` to run, with commas between them: "+strings.Join(suiteNames(), ", "))
 	fs.StringSliceVar(&o.workloads, "workload", nil, "only these `workloads` of them (default: all)")
 	fs.StringSliceVar(&o.peers, "peer", []string{gorgoniaPeer}, "`peers` to measure beside Tandem: gorgonia (its tape machine), torch (needs python3 with PyTorch), or none")
-	fs.StringSliceVar(&o.modes, "torch-modes", []string{"eager", "compile", "graph"}, "on cards, how PyTorch runs: some of these `modes`")
+	fs.StringSliceVar(&o.modes, "torch-modes", []string{"eager", "compile", "graph", "compile+graph", "last+compile", "last+compile+graph"},
+		"on cards, how PyTorch runs: some of eager, compile, graph and (images alone) last, joined by +")
 	fs.StringVar(&o.json, "json", "", "write the rows to this `file`")
 	fs.IntVar(&o.runs, "runs", 11, "samples of each measurement; the median counts")
 	fs.DurationVar(&o.minTime, "min-time", 100*time.Millisecond, "repeat work until a sample takes this long")

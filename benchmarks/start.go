@@ -126,7 +126,7 @@ func cardStarts(ctx context.Context, b *bench) error {
 			return err
 		}
 		if b.wants(torchPeer) {
-			for _, mode := range b.torchModes {
+			for _, mode := range c.modes(b) {
 				request := fmt.Sprintf(`{"workload": %q, "size": %d, "mode": %q, "precision": %q, "steps": %d}`, c.name, c.batch, mode, c.precision, stepsAfter)
 				all = append(all, &starter{peer: torchPeer + " " + mode, argv: []string{"python3", "-c", torchOnCard, "--start", request}})
 			}

@@ -5,7 +5,8 @@ with the seconds that so many steps took. So its samples are taken in turn with 
 "precision", "steps"}: it makes a step and says so by a line, {}, makes more steps, and says the peak of the card's memory in bytes.
 
 A step is forward, cross entropy, backward and an update by SGD with momentum 0.9, on one batch that stays on the card. With wait, each
-step is waited for; else only the last. Modes: eager, compile (torch.compile), graph (the whole step in one CUDA graph).
+step is waited for; else only the last. Modes: eager, compile (torch.compile), graph (the whole step in one CUDA graph), last (images with
+channels last), or some of these joined by +.
 """
 
 import functools
@@ -55,11 +56,14 @@ def build(workload, size, mode, precision):
     torch.backends.cudnn.benchmark = True
     torch.manual_seed(1)
     network, shape, classes = WORKLOADS[workload]
+    modes = mode.split("+")
     model, loss = network().cuda(), nn.CrossEntropyLoss()
     x, y = torch.randn(size, *shape).cuda(), torch.randint(0, classes, (size,)).cuda()
+    if "last" in modes:
+        model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
     sgd = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
-    forward = torch.compile(model) if mode == "compile" else model
-    half = torch.autocast("cuda", dtype=torch.bfloat16, enabled=precision == "bf16", cache_enabled=mode != "graph")
+    forward = torch.compile(model) if "compile" in modes else model
+    half = torch.autocast("cuda", dtype=torch.bfloat16, enabled=precision == "bf16", cache_enabled="graph" not in modes)
 
     def step():
         sgd.zero_grad(set_to_none=True)
@@ -68,7 +72,7 @@ def build(workload, size, mode, precision):
         value.backward()
         sgd.step()
 
-    if mode != "graph":
+    if "graph" not in modes:
         return step
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
