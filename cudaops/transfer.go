@@ -17,7 +17,6 @@ const (
 	longBytes   = int(2 * mib)
 	shortPieces = 16
 	shortBytes  = int(4 * kib)
-	fillAhead   = 2 // pieces that cores fill before the one before is sent
 )
 
 // transfer copies between the host and a card. Memory that the card can reach by
@@ -90,6 +89,9 @@ func (t *transfer) take(r *ring) (int, error) {
 	r.next = (i + 1) % len(r.free)
 	return i, nil
 }
+
+// isFree is whether take would not wait.
+func (t *transfer) isFree(r *ring) (bool, error) { return t.card.EventDone(r.free[r.next]) }
 
 // piece is n bytes of a piece.
 func (r *ring) piece(i, n int) []byte { return r.bytes[i*r.size:][:n] }
@@ -184,8 +186,8 @@ func (t *transfer) copy(dst, src cuda.Ptr, n int, early bool) error {
 }
 
 // send copies src to the card by way of a ring, in the order of a stream. What
-// takes several pieces is copied into them by several cores, a few pieces ahead of
-// the one that is sent.
+// takes several pieces is copied into them by several cores. A piece is sent as
+// soon as it is full, and filled again as soon as it is free.
 func (t *transfer) send(dst cuda.Ptr, src []byte, s cuda.Stream) error {
 	r, err := t.ring(len(src))
 	if err != nil {
@@ -193,21 +195,29 @@ func (t *transfer) send(dst cuda.Ptr, src []byte, s cuda.Stream) error {
 	}
 	cores := newCores(len(src))
 	defer cores.end()
-	var filled []*filling
-	for len(src) > 0 || len(filled) > 0 {
-		if len(src) > 0 && len(filled) < fillAhead {
+	var full []*filling // or soon to be, in order
+	for len(src) > 0 || len(full) > 0 {
+		fill := len(src) > 0
+		if len(full) > 0 {
+			free, err := t.isFree(r)
+			if err != nil {
+				return err
+			}
+			fill = fill && free && len(full) < len(r.free) && !full[0].isDone()
+		}
+		if fill {
 			i, err := t.take(r)
 			if err != nil {
 				return err
 			}
 			n := min(len(src), r.size)
-			filled = append(filled, cores.copy(i, r.piece(i, n), src[:n]))
+			full = append(full, cores.copy(i, r.piece(i, n), src[:n]))
 			src = src[n:]
 			continue
 		}
-		f := filled[0]
-		filled = filled[1:]
-		f.done.Wait()
+		f := full[0]
+		full = full[1:]
+		cores.wait(f)
 		if err := t.card.MemcpyHtoD(dst, r.pinned, f.piece*r.size, f.n, s); err != nil {
 			return err
 		}
@@ -255,7 +265,7 @@ func (t *transfer) read(dst []byte, src cuda.Ptr) error {
 			if err := t.card.EventSynchronize(r.free[p.piece]); err != nil {
 				return err
 			}
-			cores.copy(p.piece, p.dst, r.piece(p.piece, len(p.dst))).done.Wait()
+			cores.wait(cores.copy(p.piece, p.dst, r.piece(p.piece, len(p.dst))))
 			coming = coming[1:]
 		}
 		return nil

@@ -118,14 +118,11 @@ func againstTorch(t *testing.T, name string, model nn.Module) {
 		if _, err := io.ReadFull(theirs, ir.Bytes(params)); err != nil {
 			ended(err)
 		}
-		off := 0.0
-		for k, p := range params {
-			off = max(off, math.Abs(float64(p)-float64(mine[k]))/max(1, math.Abs(float64(p))))
-		}
+		off := apart(mine, params)
 		lossOff := math.Abs(ours-float64(loss[0])) / max(1, math.Abs(float64(loss[0])))
 		worstLoss, worst = max(worstLoss, lossOff), max(worst, off)
 		if !(lossOff <= tolerance && off <= tolerance) {
-			t.Fatalf("step %d: loss %v, PyTorch's %v; parameters up to %.2g apart", i, ours, loss[0], off)
+			t.Fatalf("step %d: loss %v, PyTorch's %v; parameters %.2g apart", i, ours, loss[0], off)
 		}
 	}
 	if err := torch.Wait(); err != nil {
