@@ -22,6 +22,9 @@ func Compile(name string, size [NumRegions]int, target Target, parts ...Part) (*
 			graphs[i], err = c.prepare(pt.Graph)
 		case pt.Collective != nil && pt.On != nil:
 			err = c.slot(pt.On)
+			if on := pt.On; on.Region == Grads {
+				c.touches = append(c.touches, touch{on.Offset, on.End(), c.clock, false})
+			}
 		default:
 			err = errors.New("ir: neither a graph nor a collective on a slot")
 		}
@@ -29,7 +32,11 @@ func Compile(name string, size [NumRegions]int, target Target, parts ...Part) (*
 			return nil, fmt.Errorf("%s: part %d: %w", name, i, err)
 		}
 	}
-	c.p.Size[Work] = plan(c.buffers)
+	buffers := c.buffers
+	if target.Frugal {
+		buffers = lend(buffers, loans(c.touches))
+	}
+	c.p.Size[Work] = plan(buffers)
 	for i, pt := range parts {
 		if g := graphs[i]; g != nil {
 			g.emit()
@@ -57,7 +64,8 @@ func dump(pass string, what fmt.Stringer) {
 type compiler struct {
 	p       *Program
 	buffers []*buffer
-	clock   int // counts units, as the lifetimes of buffers see them
+	touches []touch // of the gradients' arena
+	clock   int     // counts units, as the lifetimes of buffers see them
 }
 
 func (c *compiler) slot(s *Slot) error {
@@ -138,10 +146,16 @@ func (c *compiler) prepare(g *Graph) (*part, error) {
 	for _, st := range g.Stores {
 		p.store(st)
 	}
-	if p.order, err = f.schedule(); err != nil {
+	pick := builtFirst
+	if c.p.Target.Frugal {
+		pick = p.newLedger().cheapest
+	}
+	if p.order, err = f.schedule(pick); err != nil {
 		return nil, err
 	}
+	begin := c.clock
 	p.lifetimes()
+	c.touches = append(c.touches, p.touches(begin)...)
 	return p, nil
 }
 

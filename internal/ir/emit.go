@@ -159,6 +159,9 @@ func (p *part) operand(w view) Operand {
 	o.Region = pl.region
 	o.Offset += pl.offset
 	if pl.buf != nil {
+		if pl.buf.lent {
+			o.Region = Grads
+		}
 		o.Offset += pl.buf.offset * wordSize / o.DType.Size()
 	}
 	return o

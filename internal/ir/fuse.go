@@ -463,9 +463,8 @@ func (f *fuser) units() []*unit {
 	return out
 }
 
-// schedule orders the units: each after what it depends on; among those that could run next, the one whose last value was
-// built first.
-func (f *fuser) schedule() ([]*unit, error) {
+// schedule orders the units: each after what it depends on; pick chooses among those that could run next.
+func (f *fuser) schedule(pick func(ready []*unit) int) ([]*unit, error) {
 	units := f.units()
 	waits := map[*unit]int{}
 	next := map[*unit][]*unit{}
@@ -486,12 +485,7 @@ func (f *fuser) schedule() ([]*unit, error) {
 		}
 	}
 	for len(ready) > 0 {
-		best := 0
-		for i, u := range ready {
-			if u.max < ready[best].max {
-				best = i
-			}
-		}
+		best := pick(ready)
 		u := ready[best]
 		ready = slices.Delete(ready, best, best+1)
 		u.pos = len(order)

@@ -6,6 +6,7 @@ import "slices"
 type buffer struct {
 	size, start, end int
 	offset           int
+	lent             bool // it lies in the gradients' arena; see frugal.go
 }
 
 // alignment of buffers and constants, in elements: 256 bytes, what cards load best.

@@ -7,6 +7,8 @@ type Target struct {
 	// Half is the 16-bit type that operands of products and convolutions are rounded to, with the results that other ones work on; F32
 	// is none. Sums, and everything else, stay float32. See precision.go.
 	Half DType
+	// Frugal takes little memory, though fewer steps can run at the same time. See frugal.go.
+	Frugal bool
 	Traits
 }
 

@@ -20,6 +20,11 @@ func TestChannelsLast(t *testing.T) {
 	backendtest.Run(t, func(*testing.T) ir.Device { return interpreter{} }, backendtest.For(target))
 }
 
+// TestFrugal: other orders and places leave all numbers as they were.
+func TestFrugal(t *testing.T) {
+	backendtest.Run(t, func(*testing.T) ir.Device { return interpreter{} }, backendtest.For(ir.Target{Frugal: true}), backendtest.Only("program"))
+}
+
 // Where values lie as halves, and channels last.
 func TestHalves(t *testing.T) {
 	target := ir.Target{Traits: ir.Traits{Halves: true, ChannelsLast: true}}
