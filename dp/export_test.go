@@ -7,6 +7,9 @@ func WrapDevices(wrap func(ir.Device) ir.Device) Option {
 	return func(c *config) { c.wrap = wrap }
 }
 
+// FromLarge makes every program a large one, whose memory matters most.
+func FromLarge() Option { return func(c *config) { c.large = 1 } }
+
 // Session is what connects processes.
 type Session = session
 

@@ -71,6 +71,7 @@ type config struct {
 	alone    bool
 	session  session // nil: that of the process's job
 	wrap     func(ir.Device) ir.Device
+	large    int64 // bytes; 0 is large
 }
 
 // Option changes how New sets up training.
@@ -178,6 +179,9 @@ func (c *config) resolve(place *job.Place) error {
 		return fmt.Errorf("dp: Timeout(%v): give a positive limit", c.timeout)
 	}
 	c.micro = max(c.micro, 1)
+	if c.large == 0 {
+		c.large = large
+	}
 	if c.logger == nil {
 		c.logger = slog.Default()
 	}

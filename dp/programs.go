@@ -249,9 +249,21 @@ func (t *DataParallel) trainProgram(r int, p *stepPlan, n int, accumulate, last 
 	return c, unused, nil
 }
 
+// large is how many bytes a program must take to work in for its memory to matter more than that steps can run at the same time: those of
+// such programs are large enough to keep a card busy.
+const large = 256 << 20
+
 // compile makes a program of parts, in the precision asked for. All devices of a process are of one kind.
 func (t *DataParallel) compile(name string, size [ir.NumRegions]int, parts ...ir.Part) (*ir.Program, error) {
-	p, err := ir.Compile(name, size, t.cfg.precise.Target(ir.TraitsOf(t.team.ranks[0].dev)), parts...)
+	target := t.cfg.precise.Target(ir.TraitsOf(t.team.ranks[0].dev))
+	p, err := ir.Compile(name, size, target, parts...)
+	if err == nil && p.Bytes(ir.Work) >= t.cfg.large {
+		target.Frugal = true
+		var frugal *ir.Program
+		if frugal, err = ir.Compile(name, size, target, parts...); err == nil && frugal.Bytes(ir.Work) < p.Bytes(ir.Work) {
+			p = frugal
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("dp: %w", err)
 	}

@@ -14,6 +14,8 @@
 //	schedule  one total order
 //	plan      every value gets its place in the work arena, by its lifetime
 //
+// With [Target.Frugal] schedule and plan look for little memory: values lie in the gradients' arena, too, until the gradient is stored there.
+//
 // After plan the memory of a program is known to the byte: [Program.Memory].
 //
 // Elements are float32 ([F32]) or int32 ([I32]). A value of rank 0 is a scalar. Views (reshape, transpose, slice,
