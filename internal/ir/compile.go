@@ -308,8 +308,10 @@ func (p *part) lifetimes() {
 // outputs lists the values that u leaves in memory.
 func (p *part) outputs(u *unit) []*Value {
 	if !isFused(u) {
-		if u.sums != nil {
-			return []*Value{u.result, u.sums}
+		for _, second := range []*Value{u.sums, u.places} {
+			if second != nil {
+				return []*Value{u.result, second}
+			}
 		}
 		return []*Value{u.result}
 	}

@@ -42,6 +42,10 @@ func (p *part) emit() {
 				s.Epilogue.Mask = len(s.In)
 				s.In = append(s.In, p.operand(*u.mask))
 			}
+			if u.places != nil {
+				s.Epilogue.Places = true
+				s.Out = append(s.Out, p.operand(wholeView(u.places)))
+			}
 			if u.sums != nil {
 				s.Epilogue.Sums = true
 				s.Out = append(s.Out, p.operand(wholeView(u.sums)))

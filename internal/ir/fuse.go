@@ -16,6 +16,7 @@ type unit struct {
 	relu    bool
 	mask    *view    // where it is 0 or less, so is the result
 	sums    *Value   // a second result: the sums of the first operand's rows
+	places  *Value   // a second result: the places of what is largest
 	needs   []*Value // what it reads from memory, and what it read before a merge made it its own
 	after   []*unit  // units that must run before this one though it reads nothing of theirs
 	max     int      // largest ID of what it computes
@@ -74,6 +75,7 @@ func fuse(g *Graph, target Target) *fuser {
 	for _, v := range g.Values {
 		if u := f.unit[v]; u != nil && u.root == v {
 			f.takeSums(u)
+			f.takePlaces(u)
 		}
 	}
 	for _, v := range g.Values {
@@ -247,6 +249,21 @@ func (f *fuser) takeSums(r *unit) {
 		f.unit[r.root] = u
 		u.max = max(u.max, r.max)
 		return
+	}
+}
+
+// takePlaces lets a max pooling write the places of what it finds beside that.
+func (f *fuser) takePlaces(u *unit) {
+	pool, ok := u.root.Op.(Pool2d)
+	if !ok || pool.Mode != MaxPool {
+		return
+	}
+	for _, c := range f.consumers[u.root.Args[0].ID] {
+		if op, ok := c.Op.(PoolPlaces); ok && op.Pool == pool.Pool && f.unit[c].root == c {
+			u.places = c
+			f.unit[c] = u
+			return
+		}
 	}
 }
 

@@ -112,7 +112,7 @@ func infer(op Op, want Shape, args []*Value) (Shape, DType, error) {
 		return inferMatMul(args[0], args[1])
 	case Conv2d, Conv2dGradX, Conv2dGradW:
 		return inferConv(op, args)
-	case Pool2d, Pool2dGrad:
+	case Pool2d, PoolPlaces, Pool2dGrad:
 		return inferPool(op, args)
 	case Softmax:
 		if len(args[0].Shape) == 0 {
@@ -352,22 +352,39 @@ func poolShape(mode PoolMode, w Window, out [2]int, x Shape) (Shape, error) {
 }
 
 func inferPool(op Op, args []*Value) (Shape, DType, error) {
-	for _, a := range args {
-		if err := needs(a, F32, 4); err != nil {
+	for i, a := range args {
+		t := F32
+		if grad, ok := op.(Pool2dGrad); ok && grad.Placed && i == 0 {
+			t = I32
+		}
+		if err := needs(a, t, 4); err != nil {
 			return nil, F32, err
 		}
 	}
 	switch op := op.(type) {
+	case PoolPlaces:
+		x := args[0].Shape
+		if !op.Pool.Places(x[3]) {
+			return nil, I32, fmt.Errorf("no places of %s in %+v", x, op.Pool)
+		}
+		y, err := poolShape(MaxPool, op.Pool, [2]int{}, x)
+		if err == nil {
+			y[3] /= 4
+		}
+		return y, I32, err
 	case Pool2d:
 		y, err := poolShape(op.Mode, op.Pool, op.OutHW, args[0].Shape)
 		return y, F32, err
 	case Pool2dGrad:
 		x := Shape(op.In[:]).Clone()
-		if op.Mode == MaxPool {
+		if op.Mode == MaxPool && !op.Placed {
 			x = args[0].Shape.Clone()
 		}
 		dy := args[len(args)-1].Shape
 		y, err := poolShape(op.Mode, op.Pool, op.OutHW, x)
+		if err == nil && op.Placed && (op.Mode != MaxPool || !op.Pool.Places(x[3]) || !args[0].Shape.Equal(Of(y[0], y[1], y[2], y[3]/4))) {
+			err = fmt.Errorf("places are %s for the output %s", args[0].Shape, y)
+		}
 		if err == nil && !y.Equal(dy) {
 			err = fmt.Errorf("gradient is %s, the output %s", dy, y)
 		}

@@ -61,8 +61,9 @@ func (l *layout) place(v *Value) {
 			return
 		}
 	case Pool2dGrad:
-		if w, ok := turned(op.Pool); ok && l.anyLast(v) {
-			l.images(v, Pool2dGrad{op.Mode, w, op.OutHW, w.FromNCHW(op.In)})
+		if _, ok := turned(op.Pool); ok && l.anyLast(v) {
+			l.poolGrad(v, op)
+			l.placed[v.ID] = true
 			return
 		}
 	case Map:
@@ -126,6 +127,21 @@ func (l *layout) turn(v *Value, op Op) {
 	l.last[v.ID] = l.emit(op, lastShape(v.Shape), args...)
 }
 
+// poolGrad makes the gradient of a pooling with channels last. That of a max pooling reads the places of what is largest, if it can, which are much
+// less than the images where they were found.
+func (l *layout) poolGrad(v *Value, op Pool2dGrad) {
+	w, _ := turned(op.Pool)
+	if op.Mode != MaxPool || !w.Places(v.Shape[1]) {
+		l.turn(v, Pool2dGrad{op.Mode, w, op.OutHW, w.FromNCHW(op.In), false})
+		return
+	}
+	shape, dy := lastShape(v.Shape), l.asLast(v.Args[1])
+	words := dy.Shape.Clone()
+	words[3] /= 4
+	places := l.emit(PoolPlaces{w}, words, l.asLast(v.Args[0]))
+	l.last[v.ID] = l.emit(Pool2dGrad{MaxPool, w, op.OutHW, [4]int(shape), true}, shape, places, dy)
+}
+
 func lastShape(s Shape) Shape { return Of(s[0], s[2], s[3], s[1]) }
 
 // asPlain is v in its own shape.
@@ -154,8 +170,8 @@ func (l *layout) asLast(v *Value) *Value {
 	case Reshape:
 		l.last[v.ID] = l.unflattened(v)
 	case Pool2dGrad: // what it is made from is less
-		if w, ok := turned(op.Pool); ok {
-			l.turn(v, Pool2dGrad{op.Mode, w, op.OutHW, w.FromNCHW(op.In)})
+		if _, ok := turned(op.Pool); ok {
+			l.poolGrad(v, op)
 		}
 	}
 	if l.last[v.ID] == nil {
@@ -204,10 +220,18 @@ func (l *layout) ordered(w *Value, image Shape) *Value {
 	return l.emit(Reshape{}, w.Shape, l.emit(Transpose{toLast}, lastShape(filters.Shape), filters))
 }
 
-// unflattened is a matrix product reshaped to images (a gradient by images that were rows of numbers), made with channels last; nil where v is
-// none, or the weights are more than the images.
+// unflattened is a matrix product, perhaps rounded, reshaped to images (a gradient by images that were rows of numbers), made with channels
+// last; nil where v is none, or the weights are more than the images.
 func (l *layout) unflattened(v *Value) *Value {
 	p := v.Args[0]
+	var maps []Op
+	for {
+		m, ok := p.Op.(Map)
+		if !ok || len(p.Args) > 1 || l.old[p.ID] != 1 {
+			break
+		}
+		maps, p = append(maps, m), p.Args[0]
+	}
 	if _, ok := p.Op.(MatMul); !ok || l.old[p.ID] != 1 || len(p.Shape) != 2 || p.Shape[0] != v.Shape[0] {
 		return nil
 	}
@@ -216,5 +240,8 @@ func (l *layout) unflattened(v *Value) *Value {
 		return nil
 	}
 	rows := l.emit(MatMul{}, p.Shape, l.asPlain(a), l.ordered(l.asPlain(b), v.Shape))
+	for _, m := range slices.Backward(maps) {
+		rows = l.emit(m, rows.Shape, rows)
+	}
 	return l.emit(Reshape{}, lastShape(v.Shape), rows)
 }

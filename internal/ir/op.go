@@ -163,6 +163,12 @@ func (w Window) Out(d, in int) int {
 	return n/w.Stride[d] + 1
 }
 
+// Places reports whether [PoolPlaces] takes the window for so many channels.
+func (w Window) Places(channels int) bool {
+	const most = 1 << 8 // elements that a byte tells from each other
+	return w.ChannelsLast && w.Padding == [2]int{} && w.Kernel[0]*w.Kernel[1] <= most && channels%4 == 0
+}
+
 // PoolMode names a pooling.
 type PoolMode uint8
 
@@ -187,12 +193,17 @@ type (
 		Pool  Window
 		OutHW [2]int
 	}
-	// Pool2dGrad is Pool2d's gradient. MaxPool: x, dy -> dx, the places found again from x. Others: dy -> dx of shape In.
+	// PoolPlaces is where in each window of a MaxPool its first largest element is, or its first NaN, counted row-major: a byte each, four channels
+	// a word, the first in the lowest byte: x [N,H,W,C] -> i32 [N,OH,OW,C/4]. The window has its channels last and no padding.
+	PoolPlaces struct{ Pool Window }
+	// Pool2dGrad is Pool2d's gradient. MaxPool: x, dy -> dx, the places found again from x; or, if Placed, places, dy -> dx of shape In. Others:
+	// dy -> dx of shape In.
 	Pool2dGrad struct {
-		Mode  PoolMode
-		Pool  Window
-		OutHW [2]int
-		In    [4]int
+		Mode   PoolMode
+		Pool   Window
+		OutHW  [2]int
+		In     [4]int
+		Placed bool
 	}
 	// Softmax normalises along the last dimension; Log gives its logarithm.
 	Softmax struct{ Log bool }
@@ -241,6 +252,7 @@ func (Conv2d) op()           {}
 func (Conv2dGradX) op()      {}
 func (Conv2dGradW) op()      {}
 func (Pool2d) op()           {}
+func (PoolPlaces) op()       {}
 func (Pool2dGrad) op()       {}
 func (Softmax) op()          {}
 func (SoftmaxGrad) op()      {}

@@ -73,6 +73,9 @@ func (p *Program) String() string {
 		if s.Epilogue.Mask > 0 {
 			b.WriteString(" mask")
 		}
+		if s.Epilogue.Places {
+			b.WriteString(" places")
+		}
 		if s.Epilogue.Sums {
 			b.WriteString(" sums")
 		}

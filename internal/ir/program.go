@@ -68,6 +68,7 @@ type Loop struct {
 //	Reduce       Loop makes the element, in its last register; Out[0] has the loop's shape with Axes of extent 1.
 //	MatMul       In[0] x In[1] (any strides) -> Out[0] (inner stride 1), then Epilogue; with its Sums there are two matrices, and Out[1].
 //	Conv2d       In[0], In[1] contiguous -> Out[0] contiguous, then Epilogue. Contiguous in the order of the shape, with channels last too.
+//	Pool2d       as in the Graph; with the Epilogue's Places there is Out[1].
 //	Collective   see there.
 //	Copy         Out[0] = In[0], any strides; types may differ where one is a half.
 //	others       as in the Graph: In are the arguments, Out[0] the result. All are contiguous, except that Concat and Unslice take
@@ -92,6 +93,8 @@ type Epilogue struct {
 	// Of MatMul only.
 	Mask int  // index into In of an operand of the result's shape: the result is 0 where that is 0 or less, as relu's gradient is; 0 means none
 	Sums bool // Out[1] is the sum of each row of In[0], one a row: where In[0] is a gradient, transposed, that of a bias
+	// Of Pool2d only.
+	Places bool // Out[1] is what PoolPlaces makes of In[0] and the same window
 }
 
 // Ops that exist in programs only.

@@ -92,6 +92,9 @@ func (s *Step) verifyEpilogue() error {
 	if e.Mask != 0 && !s.In[e.Mask].Shape.Equal(s.Out[0].Shape) {
 		return fmt.Errorf("a mask of shape %s for %v", s.In[e.Mask].Shape, s.Out[0])
 	}
+	if e.Places && (len(s.Out) != 2 || s.Out[1].DType != I32 || !s.Out[1].Contiguous()) {
+		return fmt.Errorf("places in %v", s.Out[1:])
+	}
 	if e.Sums && (len(s.Out) != 2 || len(s.In[0].Shape) != 2 || s.Out[1].Shape.Size() != s.In[0].Shape[0] || !s.Out[1].Contiguous()) {
 		return fmt.Errorf("sums of the rows of %v in %v", s.In[0], s.Out[1:])
 	}

@@ -103,5 +103,5 @@ type pool2dGrad struct {
 }
 
 func (k pool2dGrad) Lower(g *ir.Graph, a []*ir.Value) *ir.Value {
-	return g.Add(ir.Pool2dGrad(k), nil, a...)
+	return g.Add(ir.Pool2dGrad{Mode: k.Mode, Pool: k.Pool, OutHW: k.OutHW, In: k.In}, nil, a...)
 }

@@ -271,7 +271,9 @@ func (b *planner) build(s *ir.Step) error {
 	case ir.Conv2d, ir.Conv2dGradX, ir.Conv2dGradW:
 		return b.conv(s)
 	case ir.Pool2d:
-		return b.pool(op, s.In[0], s.Out[0])
+		return b.pool(s, op)
+	case ir.PoolPlaces:
+		return b.maxPool(op.Pool, s.In[0], nil, &s.Out[0])
 	case ir.Pool2dGrad:
 		return b.poolGrad(s, op)
 	case ir.Softmax:

@@ -407,9 +407,32 @@ func poolCases(lay func(ir.Window) ir.Window) []testCase {
 	return cases
 }
 
+// placed stores the places of a max pooling, at times its values, too, and its gradient by the places.
+func (b *draft) placed(w ir.Window, n, c, h, wd int) {
+	w.Padding = [2]int{}
+	pool := last(w)
+	shape := pool.FromNCHW([4]int{n, c, h, wd})
+	x := b.inExact(steps, shape[:]...)
+	places := b.Add(ir.PoolPlaces{Pool: pool}, nil, x)
+	b.out(places)
+	if b.rng.IntN(2) == 0 {
+		b.out(b.Add(ir.Pool2d{Mode: ir.MaxPool, Pool: pool}, nil, x))
+	}
+	dy := b.in(normal, n, places.Shape[1], places.Shape[2], c)
+	b.out(b.Add(ir.Pool2dGrad{Mode: ir.MaxPool, Pool: pool, In: shape, Placed: true}, nil, places, dy))
+}
+
 // lastCases are ops with channels last.
 func lastCases() []testCase {
 	return append(append(convCases(last), poolCases(last)...),
+		testCase{"places of max pool", func(b *draft) {
+			for range 6 {
+				w, h, wd := b.window(4, 2)
+				b.placed(w, b.between(1, 3), 4*b.between(1, 3), h, wd)
+			}
+			b.placed(square(2, 2, 0, 1, 1), 3, 8, 12, 11)
+			b.placed(square(3, 2, 0, 1, 1), 2, 4, 9, 11)
+		}},
 		testCase{"random numbers", func(b *draft) {
 			b.bits = true
 			b.out(b.Add(ir.Rand{Stream: 3, ChannelsLast: true}, ir.Of(3, 4, 5, 6)))

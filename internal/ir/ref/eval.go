@@ -251,7 +251,13 @@ func (ev *evaluator) apply(op ir.Op, args []tensor, out tensor) error {
 		inNCHW(op.Conv, args, out, func(args []tensor, out tensor) { conv2dGradW(op.Conv, args[0], args[1], out) })
 	case ir.Pool2d:
 		inNCHW(op.Pool, args, out, func(args []tensor, out tensor) { pool2d(op, args[0], out) })
+	case ir.PoolPlaces:
+		poolPlaces(op, args[0], out)
 	case ir.Pool2dGrad:
+		if op.Placed {
+			placedGrad(op, args[0], args[1], out)
+			return nil
+		}
 		inNCHW(op.Pool, args, out, func(args []tensor, out tensor) { pool2dGrad(op, args, out) })
 	case ir.Softmax:
 		softmax(op, args[0], out)

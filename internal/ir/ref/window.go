@@ -2,6 +2,7 @@ package ref
 
 import (
 	"math"
+	"slices"
 
 	"github.com/tandem-train/tandem/internal/ir"
 )
@@ -117,6 +118,34 @@ func pool2d(op ir.Pool2d, x, out tensor) {
 			}
 		}
 		*out.at(at...) = sum / divisor(op.Mode, op.Pool, len(hs)*len(ws))
+	})
+}
+
+// poolPlaces: x and out have their channels last.
+func poolPlaces(op ir.PoolPlaces, x, out tensor) {
+	first := tensor{ir.Of(x.shape[0], x.shape[3], x.shape[1], x.shape[2]), make([]float64, len(x.x))}
+	transpose(ir.Transpose{Perm: []int{0, 3, 1, 2}}, x, first)
+	each(out.shape, func(at []int) {
+		n, i, j := at[0], at[1], at[2]
+		hs := span(ir.MaxPool, op.Pool, 0, i, x.shape[1], out.shape[1])
+		ws := span(ir.MaxPool, op.Pool, 1, j, x.shape[2], out.shape[2])
+		word := uint32(0)
+		for k := range 4 {
+			h, w, _ := largest(first, n, 4*at[3]+k, hs, ws)
+			word |= uint32(slices.Index(hs, h)*len(ws)+slices.Index(ws, w)) << (8 * k)
+		}
+		*out.at(at...) = float64(int32(word))
+	})
+}
+
+// placedGrad: all have their channels last.
+func placedGrad(op ir.Pool2dGrad, places, dy, out tensor) {
+	each(dy.shape, func(at []int) {
+		n, i, j, c := at[0], at[1], at[2], at[3]
+		place := int(uint32(int32(*places.at(n, i, j, c/4)))>>(c%4*8)) & 0xff
+		h := i*op.Pool.Stride[0] + place/op.Pool.Kernel[1]*op.Pool.Dilation[0]
+		w := j*op.Pool.Stride[1] + place%op.Pool.Kernel[1]*op.Pool.Dilation[1]
+		*out.at(n, h, w, c) += *dy.at(at...)
 	})
 }
 
