@@ -17,7 +17,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -25,6 +24,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/tandem-train/tandem/internal/atomicfile"
 )
 
 // Exit statuses.
@@ -157,13 +158,10 @@ func execute(ctx context.Context, o *options, stdout, stderr io.Writer) (err err
 	save := func([]row) error { return nil }
 	if o.json != "" {
 		// First of all, so that a folder that doesn't exist costs nobody minutes.
-		f, err := os.CreateTemp(filepath.Dir(o.json), "."+filepath.Base(o.json)+"-*")
-		if err != nil {
+		if err := atomicfile.Check(o.json); err != nil {
 			return fmt.Errorf("--json %s: %w", o.json, err)
 		}
-		defer os.Remove(f.Name()) //nolint:errcheck // it is gone when all went well
-		defer f.Close()
-		save = func(rows []row) error { return writeJSON(f, o.json, rows) }
+		save = func(rows []row) error { return writeJSON(o.json, rows) }
 	}
 	b := &bench{
 		sampling: o.sampling, cores: runtime.GOMAXPROCS(0), peers: o.peers, torchModes: o.modes,

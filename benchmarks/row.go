@@ -3,12 +3,12 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/tandem-train/tandem/internal/atomicfile"
 )
 
 // row is one number. Its JSON has exactly the exported fields, null where there is none.
@@ -72,8 +72,8 @@ func batch(r row) string {
 	return fmt.Sprint(*r.Batch)
 }
 
-// writeJSON writes the rows to f, one a line, and gives f its name.
-func writeJSON(f *os.File, name string, rows []row) error {
+// writeJSON writes the rows to a file, one a line.
+func writeJSON(name string, rows []row) error {
 	lines := make([][]byte, len(rows))
 	for i, r := range rows {
 		var err error
@@ -81,12 +81,7 @@ func writeJSON(f *os.File, name string, rows []row) error {
 			return fmt.Errorf("--json %s: %s: %w", name, r.Workload, err)
 		}
 	}
-	_, err := fmt.Fprintf(f, "[\n%s\n]\n", bytes.Join(lines, []byte(",\n")))
-	err = errors.Join(err, f.Chmod(0o644), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), name)
-	}
-	if err != nil {
+	if err := atomicfile.Write(name, fmt.Appendf(nil, "[\n%s\n]\n", bytes.Join(lines, []byte(",\n")))); err != nil {
 		return fmt.Errorf("--json %s: %w", name, err)
 	}
 	return nil

@@ -7,10 +7,11 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"path/filepath"
 
 	"github.com/nlpodyssey/safetensors"
 	"gorgonia.org/tensor"
+
+	"github.com/tandem-train/tandem/internal/atomicfile"
 )
 
 // SaveSafetensors writes the state dict of m to a file in the safetensors format, which PyTorch's users read with
@@ -69,40 +70,17 @@ func (s *State) Save(path string) error {
 	return nil
 }
 
-// writeFile writes beside path, makes sure that it is on the disk, and renames.
-func writeFile(path string, views map[string]view) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+func writeFile(path string, views map[string]view) error {
+	f, err := atomicfile.Create(path)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
 	w := bufio.NewWriter(f)
-	err = safetensors.SerializeToWriter(views, map[string]string{"format": "pt"}, w)
-	if err == nil {
-		err = w.Flush()
-	}
-	if err == nil {
-		err = f.Chmod(0o644)
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err = os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	// The rename itself is on the disk when the directory is.
-	dir, err := os.Open(filepath.Dir(path))
+	err = errors.Join(safetensors.SerializeToWriter(views, map[string]string{"format": "pt"}, w), w.Flush())
 	if err != nil {
-		return err
+		return errors.Join(err, f.Discard())
 	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return f.Commit()
 }
 
 // ReadSafetensors reads a file in the safetensors format, its tensors in the order in which they lie in the file. Floats of

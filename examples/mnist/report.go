@@ -10,10 +10,10 @@ import (
 	"io/fs"
 	"math"
 	"os"
-	"path/filepath"
 
 	"github.com/tandem-train/tandem/cudaops"
 	"github.com/tandem-train/tandem/dp"
+	"github.com/tandem-train/tandem/internal/atomicfile"
 	"github.com/tandem-train/tandem/nn"
 )
 
@@ -63,7 +63,7 @@ func (s *session) writeReport(path string) error {
 	if err != nil {
 		return fmt.Errorf("--report %s: %w", path, err)
 	}
-	if err := writeFile(path, append(text, '\n')); err != nil {
+	if err := atomicfile.Write(path, append(text, '\n')); err != nil {
 		return fmt.Errorf("--report %s: %w", path, err)
 	}
 	return nil
@@ -166,36 +166,8 @@ func checkReport(path string) error {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("--report: %w", err)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), temporary)
-	if err != nil {
+	if err := atomicfile.Check(path); err != nil {
 		return fmt.Errorf("--report %s: its folder can't take a file: %w", path, err)
 	}
-	return errors.Join(f.Close(), os.Remove(f.Name()))
-}
-
-// temporary is the pattern of names of files that are not complete yet.
-const temporary = ".mnist-report-*"
-
-// writeFile puts a file in place of the one at path, or leaves that as it is: whoever reads path finds one of them whole.
-func writeFile(path string, content []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), temporary)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	_, err = f.Write(content)
-	if err == nil {
-		err = f.Chmod(0o644) // temporary files are their owner's alone
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	return nil
 }

@@ -84,29 +84,6 @@ func TestReportOfHost(t *testing.T) {
 	}
 }
 
-func TestWriteFile(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "run.json")
-	for _, content := range []string{"a longer first one", "second"} {
-		if err := writeFile(path, []byte(content)); err != nil {
-			t.Fatal(err)
-		}
-		if got, err := os.ReadFile(path); err != nil || string(got) != content {
-			t.Errorf("read %q, %v; want %q", got, err, content)
-		}
-	}
-	if err := os.Mkdir(filepath.Join(dir, "folder"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := writeFile(filepath.Join(dir, "folder"), []byte("x")); err == nil {
-		t.Error("a folder was replaced by a file")
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil || len(entries) != 2 {
-		t.Errorf("the folder holds %v, %v; want run.json and folder", entries, err)
-	}
-}
-
 func TestCheckReport(t *testing.T) {
 	dir := t.TempDir()
 	if err := checkReport(filepath.Join(dir, "run.json")); err != nil {

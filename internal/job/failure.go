@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
+
+	"github.com/tandem-train/tandem/internal/atomicfile"
 )
 
 // Failure is why a worker failed, in its own words.
@@ -36,16 +37,8 @@ func (p *Place) Report(f Failure) error {
 	if err != nil {
 		return fmt.Errorf("job: error file: %w", err)
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(p.ErrorFile), ".error-*")
-	if err != nil {
+	if err := atomicfile.Write(p.ErrorFile, text); err != nil {
 		return fmt.Errorf("job: error file: %w", err)
-	}
-	_, err = tmp.Write(text)
-	if err = errors.Join(err, tmp.Close()); err == nil {
-		err = os.Rename(tmp.Name(), p.ErrorFile)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("job: error file: %w", err), os.Remove(tmp.Name()))
 	}
 	return nil
 }

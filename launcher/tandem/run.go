@@ -8,8 +8,8 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 
+	"github.com/tandem-train/tandem/internal/atomicfile"
 	"github.com/tandem-train/tandem/launcher"
 )
 
@@ -141,11 +141,10 @@ func (o *runOptions) clearReport() error {
 	case !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("%s: %w", o.flags.as("json-errors"), err)
 	}
-	f, err := os.CreateTemp(filepath.Dir(o.jsonErrors), temporary)
-	if err != nil {
+	if err := atomicfile.Check(o.jsonErrors); err != nil {
 		return usagef("%s: its folder can't take a file: %w", o.flags.as("json-errors"), err)
 	}
-	return errors.Join(f.Close(), os.Remove(f.Name()))
+	return nil
 }
 
 // writeReport writes the report of a failed job where it was asked for.
@@ -155,34 +154,10 @@ func (o *runOptions) writeReport(failed *launcher.JobError) error {
 	}
 	text, err := json.MarshalIndent(failed, "", "  ")
 	if err == nil {
-		err = writeFile(o.jsonErrors, append(text, '\n'))
+		err = atomicfile.Write(o.jsonErrors, append(text, '\n'))
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", o.flags.as("json-errors"), err)
 	}
 	return nil
-}
-
-// temporary is the pattern of names of files that are not complete yet.
-const temporary = ".tandem-report-*"
-
-// writeFile puts a file at path: whoever reads there finds it whole, or not at all.
-func writeFile(path string, content []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), temporary)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	_, err = f.Write(content)
-	if err == nil {
-		err = f.Chmod(0o644) // temporary files are their owner's alone
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }
