@@ -5,7 +5,9 @@
 package cudaops_test
 
 import (
+	"errors"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/tandem-train/tandem/cudaops"
@@ -31,4 +33,82 @@ func TestKernels(t *testing.T) {
 		}
 		return dev
 	})
+}
+
+// TestWaitGivesOutput: what runs that are under way put out is kept apart, and is gone when as many others have begun as a card keeps.
+func TestWaitGivesOutput(t *testing.T) {
+	if !fakecuda.In(t, fakecuda.Config{Cards: []int64{4096}, Kernels: true}) {
+		return
+	}
+	dev, err := cudaops.Open(0, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var g ir.Graph
+	x := &ir.Slot{Region: ir.Input, Name: "x", Shape: ir.Of(3)}
+	g.Store(&ir.Slot{Region: ir.Output, Name: "sum"}, g.Sum(g.Read(x)))
+	p, err := ir.Compile("sum", [ir.NumRegions]int{}, ir.Target{}, ir.Part{Graph: &g})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mem [ir.NumRegions]ir.DeviceMemory
+	for r := range ir.NumRegions {
+		if n := p.Bytes(r); n > 0 {
+			if mem[r], err = dev.Alloc(n); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	loaded, err := dev.Load(p, mem)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exe := loaded.(ir.Starter)
+	var runs []uint64
+	start := func() {
+		n := float32(len(runs))
+		if err := mem[ir.Input].Write(0, ir.Bytes([]float32{n, 10 * n, 100 * n})); err != nil {
+			t.Fatal(err)
+		}
+		run, err := exe.Start(t.Context(), &ir.Runtime{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		runs = append(runs, run)
+	}
+	wait := func(i int) (float32, error) {
+		var out [1]float32
+		err := exe.Wait(runs[i], ir.Bytes(out[:]))
+		return out[0], err
+	}
+	for range 3 {
+		start()
+	}
+	for i := range 9 {
+		if sum, err := wait(i); sum != 111*float32(i) || err != nil {
+			t.Errorf("run %d put out %v, %v", i, sum, err)
+		}
+		start()
+	}
+	for range 4 {
+		start()
+	}
+	if _, err := wait(9); err == nil || !strings.Contains(err.Error(), "is gone") {
+		t.Errorf("of a run that is long past: %v", err)
+	}
+	if err := exe.Wait(runs[9], nil); err != nil {
+		t.Errorf("without asking what it put out: %v", err)
+	}
+	if err := exe.Wait(runs[len(runs)-1], make([]byte, 8)); err == nil || !strings.Contains(err.Error(), "8 bytes asked for") {
+		t.Errorf("asking for more than there is: %v", err)
+	}
+	errs := []error{exe.Close()}
+	for _, m := range mem {
+		if m != nil {
+			errs = append(errs, m.Free())
+		}
+	}
+	if err := errors.Join(append(errs, dev.Close())...); err != nil {
+		t.Error(err)
+	}
 }

@@ -119,30 +119,6 @@ func (m *Memory) Read(off int64, dst []byte) error {
 	return nil
 }
 
-// ReadLate reads up to 64 bytes from off on without waiting for the card: as they
-// are after the work that was given to it before. The function that it returns
-// waits for them and copies them to dst; call it once.
-func (m *Memory) ReadLate(off int64, n int) (wait func(dst []byte) error, err error) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	if err := m.check("read", off, n); err != nil {
-		return nil, err
-	}
-	if n > lateBytes {
-		return nil, fmt.Errorf("cudaops: read %d bytes late from %s: at most %d", n, String(m.device), lateBytes)
-	}
-	if r, real := m.block.seg.region.(*realRegion); real {
-		wait, err = r.owner.transfer.readLate(r.addr+cuda.Ptr(m.block.off+off), n)
-		if err != nil {
-			return nil, fmt.Errorf("cudaops: read %d bytes from %s: %w", n, String(m.device), err)
-		}
-		return wait, nil
-	}
-	now := make([]byte, n)
-	err = m.block.seg.region.read(now, m.block.off+off)
-	return func(dst []byte) error { copy(dst, now); return nil }, err
-}
-
 // CopyFrom copies the first n bytes of src, memory of the same card, to the
 // beginning of m. On a real card it returns before the bytes are there, but in the
 // order of the card's work.

@@ -31,7 +31,6 @@ type transfer struct {
 
 	mu          sync.Mutex
 	long, short ring
-	idle        []*late
 
 	early          cuda.Stream // 0 before the first early write
 	written, taken cuda.Event  // the last early write, and the last copy from one

@@ -14,17 +14,6 @@ import (
 	"github.com/tandem-train/tandem/internal/ir"
 )
 
-// startable is a simulated card whose programs can be started and waited for.
-type startable struct {
-	ir.Device
-	*flight
-}
-
-func (d startable) Load(p *ir.Program, mem [ir.NumRegions]ir.DeviceMemory) (ir.Executable, error) {
-	e, err := d.Device.Load(p, mem)
-	return &started{Executable: e, flight: d.flight}, err
-}
-
 // fed is what came of training on batches of several sizes.
 type fed struct {
 	result
@@ -35,7 +24,7 @@ type fed struct {
 // feedSimulated is feed on a simulated card.
 func feedSimulated(t *testing.T, mib int64, ahead bool) (fed, error) {
 	cudaopstest.Setup(t, fmt.Sprintf("1x%dMiB", mib), "")
-	return feed(t, ahead, dp.WrapDevices(func(d ir.Device) ir.Device { return startable{d, new(flight)} }))
+	return feed(t, ahead, dp.WrapDevices(func(d ir.Device) ir.Device { return runsAhead{d, new(flight)} }))
 }
 
 // feed trains on card 0, sending each batch ahead of the step or after the one before.

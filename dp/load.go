@@ -15,6 +15,10 @@ type loaded struct {
 	mem  [ir.NumRegions]ir.DeviceMemory
 	work *arena     // nil: none
 	rt   ir.Runtime // of the run in progress
+
+	// What is there already, and need not be brought again: scalars, and a part of a batch that lies on the cards.
+	hyper []float32
+	holds placed
 }
 
 // arena is memory for what programs have between their steps. The programs of a rank run one after the other, and what is in the arena

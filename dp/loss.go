@@ -2,8 +2,6 @@ package dp
 
 import (
 	"context"
-	"encoding/binary"
-	"math"
 
 	"gorgonia.org/tensor"
 
@@ -25,7 +23,6 @@ type Loss struct {
 type lateStep struct {
 	exec ir.Starter // nil: the step has been waited for
 	run  uint64
-	read func(dst []byte) error // reads the loss; nil but on the first rank
 }
 
 // Value waits for the step and returns its loss, as it was before the update, or the error that ended it.
@@ -114,16 +111,14 @@ func (t *DataParallel) settleAll() (err error) {
 
 // end waits for the step on all ranks of this process.
 func (l *Loss) end() (float64, error) {
-	var loss [4]byte
-	errs := make([]error, len(l.steps))
+	t := &l.t.team
+	loss := t.loss[:] // of the first rank
 	for i, s := range l.steps {
-		errs[i] = s.exec.Wait(s.run)
-		if s.read != nil && errs[i] == nil {
-			errs[i] = s.read(loss[:])
-		}
+		t.errs[i] = s.exec.Wait(s.run, loss)
+		loss = nil
 	}
-	if err := l.t.team.first(errs); err != nil {
+	if err := t.first(t.errs); err != nil {
 		return 0, err
 	}
-	return float64(math.Float32frombits(binary.NativeEndian.Uint32(loss[:]))), nil
+	return t.lossRead(), nil
 }

@@ -2,8 +2,10 @@ package dp
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"sync"
 
@@ -11,8 +13,8 @@ import (
 	"github.com/tandem-train/tandem/internal/ir"
 )
 
-// rank is one (process, card) pair: a device, the model's arenas on it, and the programs loaded there. All its work is done by
-// its own goroutine, locked to a thread, as cards want it.
+// rank is one (process, card) pair: a device, the model's arenas on it, and the programs loaded there. Its work is done on one goroutine
+// at a time, locked to a thread, as cards want it.
 type rank struct {
 	index  int // among the ranks of all processes
 	dev    ir.Device
@@ -23,7 +25,6 @@ type rank struct {
 	execs  map[*ir.Program]*loaded
 	arenas []*arena // of the loaded programs
 	tasks  chan task
-	loss   [4]byte // room to read a loss
 
 	second second
 }
@@ -33,10 +34,12 @@ type task interface {
 	run(ctx context.Context, r *rank) error
 }
 
-// team runs tasks on all ranks of this process and joins them.
+// team runs tasks on all ranks of this process and joins them. The caller does the first rank's part; each other rank has a goroutine: what
+// a step on a small model takes is little more than waking one.
 type team struct {
 	ranks []*rank
 	errs  []error
+	loss  [4]byte         // room to read the first rank's
 	ctx   context.Context // of the task in progress
 	done  sync.WaitGroup
 	ended sync.WaitGroup
@@ -44,13 +47,13 @@ type team struct {
 
 func (t *team) start() {
 	t.errs = make([]error, len(t.ranks))
-	for i, r := range t.ranks {
+	for i, r := range t.ranks[1:] {
 		r.tasks = make(chan task)
 		t.ended.Go(func() {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
 			for j := range r.tasks {
-				t.errs[i] = t.guard(j, r)
+				t.errs[1+i] = t.guard(j, r)
 				t.done.Done()
 			}
 		})
@@ -70,10 +73,14 @@ func (t *team) guard(j task, r *rank) error {
 // did is not the one to name.
 func (t *team) do(ctx context.Context, j task) error {
 	t.ctx = ctx
-	t.done.Add(len(t.ranks))
-	for _, r := range t.ranks {
+	others := t.ranks[1:]
+	t.done.Add(len(others))
+	for _, r := range others {
 		r.tasks <- j
 	}
+	runtime.LockOSThread()
+	t.errs[0] = t.guard(j, t.ranks[0])
+	runtime.UnlockOSThread()
 	t.done.Wait()
 	t.ctx = nil
 	return t.first(t.errs)
@@ -97,6 +104,11 @@ func (t *team) first(errs []error) error {
 	return first
 }
 
+// lossRead is the loss that the first rank has read.
+func (t *team) lossRead() float64 {
+	return float64(math.Float32frombits(binary.NativeEndian.Uint32(t.loss[:])))
+}
+
 // abort breaks the ranks' group, so that no other process waits for them.
 func (t *team) abort(cause error) {
 	for _, r := range t.ranks {
@@ -105,7 +117,7 @@ func (t *team) abort(cause error) {
 }
 
 func (t *team) stop() {
-	for _, r := range t.ranks {
+	for _, r := range t.ranks[1:] {
 		close(r.tasks)
 	}
 	t.ended.Wait()

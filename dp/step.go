@@ -2,9 +2,7 @@ package dp
 
 import (
 	"context"
-	"encoding/binary"
-	"fmt"
-	"math"
+	"slices"
 
 	"gorgonia.org/tensor"
 
@@ -114,11 +112,12 @@ func (t *DataParallel) updateBy(ctx context.Context, j stepJob) (float64, error)
 		t.hyper[i] = float32(h)
 	}
 	t.job = j
+	clear(t.team.loss[:])
 	if err := t.team.do(ctx, &t.job); err != nil {
 		return 0, err
 	}
 	t.updates++
-	return t.job.loss, nil
+	return t.team.lossRead(), nil
 }
 
 // target passes y, the target for samples x, through the door as the loss wants it.
@@ -140,10 +139,9 @@ type stepJob struct {
 	t     *DataParallel
 	plan  *stepPlan
 	x, y  batch
-	first int     // number, in the whole batch, of the first sample of x and y
-	batch *Batch  // in place of x and y, or nil
-	late  *Loss   // of a step that is not waited for, or nil
-	loss  float64 // written by this process's first rank
+	first int    // number, in the whole batch, of the first sample of x and y
+	batch *Batch // in place of x and y, or nil
+	late  *Loss  // of a step that is not waited for, or nil
 }
 
 func (j *stepJob) run(ctx context.Context, r *rank) error {
@@ -163,28 +161,33 @@ func (j *stepJob) run(ctx context.Context, r *rank) error {
 				return err
 			}
 		}
-		if h := l.mem[ir.Hyper]; h != nil {
-			if err := h.Write(0, ir.Bytes(t.hyper)); err != nil {
-				return err
-			}
+		if err := l.setHyper(t.hyper); err != nil {
+			return err
 		}
 		if err := r.ready(l, part.active, ir.Runtime{Seed: t.cfg.seed, Step: uint64(t.updates), FirstSample: part.share.Lo}); err != nil {
 			return err
 		}
-		if exec, starts := l.exec.(ir.Starter); starts && j.late != nil && j.plan.parts == 1 {
-			s, err := r.start(ctx, exec, l, r == t.team.ranks[0])
-			j.late.steps[r.index-t.Rank()] = s
-			return err
+		var out []byte // the loss, the only thing in a training program's output
+		if part.last && l.mem[ir.Output] != nil && r == t.team.ranks[0] {
+			out = t.team.loss[:]
 		}
-		if err := l.exec.Run(ctx, &l.rt); err != nil {
-			return err
-		}
-		if out := l.mem[ir.Output]; part.last && out != nil && r == t.team.ranks[0] {
-			loss, err := r.readLoss(out)
-			if err != nil {
+		exec, starts := l.exec.(ir.Starter)
+		if !starts {
+			if err := l.run(ctx, out); err != nil {
 				return err
 			}
-			j.loss = loss
+			continue
+		}
+		run, err := exec.Start(ctx, &l.rt)
+		if err != nil {
+			return err
+		}
+		if j.late != nil && j.plan.parts == 1 {
+			j.late.steps[r.index-t.Rank()] = lateStep{exec, run}
+			continue
+		}
+		if err := exec.Wait(run, out); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -217,25 +220,24 @@ func (r *rank) ready(l *loaded, active int, rt ir.Runtime) (err error) {
 	return nil
 }
 
-// start begins a training program. With read, its loss is read.
-func (r *rank) start(ctx context.Context, exec ir.Starter, l *loaded, read bool) (s lateStep, err error) {
-	run, err := exec.Start(ctx, &l.rt)
-	if err != nil {
-		return s, err
+// setHyper writes a step's scalars, unless they are those of the program's last step.
+func (l *loaded) setHyper(values []float32) error {
+	m := l.mem[ir.Hyper]
+	if m == nil || slices.Equal(l.hyper, values) {
+		return nil
 	}
-	s = lateStep{exec: exec, run: run}
-	if out, late := l.mem[ir.Output].(ir.LateReader); read && late {
-		s.read, err = out.ReadLate(0, len(r.loss))
-	} else if read {
-		err = fmt.Errorf("dp: a device that runs ahead has memory that can't be read later: %T", l.mem[ir.Output])
+	l.hyper = l.hyper[:0]
+	if err := m.Write(0, ir.Bytes(values)); err != nil {
+		return err
 	}
-	return s, err
+	l.hyper = append(l.hyper, values...)
+	return nil
 }
 
-// readLoss reads the loss, the only thing in a training program's output.
-func (r *rank) readLoss(m ir.DeviceMemory) (float64, error) {
-	if err := m.Read(0, r.loss[:]); err != nil {
-		return 0, err
+// run runs a program whose device can't run ahead, and reads what it put out.
+func (l *loaded) run(ctx context.Context, out []byte) error {
+	if err := l.exec.Run(ctx, &l.rt); err != nil || len(out) == 0 {
+		return err
 	}
-	return float64(math.Float32frombits(binary.NativeEndian.Uint32(r.loss[:]))), nil
+	return l.mem[ir.Output].Read(0, out)
 }

@@ -342,17 +342,13 @@ type Starter interface {
 	// Start gives the device a run and returns its number, mostly before the run is done: a few runs may be under way. Memories may be
 	// written and read as after Run; the device keeps the order. The context is as for Run.
 	Start(ctx context.Context, rt *Runtime) (run uint64, err error)
-	// Wait returns when a run is done, with its error. Runs are waited for in their order, but not every one must be.
-	Wait(run uint64) error
+	// Wait returns when a run is done, with its error, and fills out, of at most [LateBytes], with the start of the Output region as
+	// the run left it. Runs are waited for in their order, but not every one must be.
+	Wait(run uint64, out []byte) error
 }
 
-// LateReader is a DeviceMemory that can be read without waiting for the device.
-type LateReader interface {
-	DeviceMemory
-	// ReadLate reads n bytes, at most 64, as they are after the work that the device has been given so far. The function that it returns
-	// waits for them and copies them to dst; it is called once.
-	ReadLate(off int64, n int) (wait func(dst []byte) error, err error)
-}
+// LateBytes is how much of what a run puts out [Starter.Wait] can give.
+const LateBytes = 64
 
 // Copier is a DeviceMemory that can be filled from another one of its device without the host.
 type Copier interface {

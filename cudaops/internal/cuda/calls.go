@@ -82,7 +82,7 @@ func (a *API) PrimaryCtxRelease(d Device) error {
 
 // CtxSetCurrent makes a context current on this thread.
 func (a *API) CtxSetCurrent(c Context) error {
-	return a.check("cuCtxSetCurrent", a.ctxSetCurrent(c))
+	return a.check("cuCtxSetCurrent", a.ctxSetCurrent.Do(uintptr(c)))
 }
 
 // CtxSynchronize waits for all work of the current context.
@@ -134,17 +134,17 @@ func (p Pinned) Bytes() []byte {
 
 // MemcpyHtoD copies n bytes of pinned memory, from off, to the card, in the order of the stream. The memory must stay as it is until then.
 func (a *API) MemcpyHtoD(dst Ptr, src Pinned, off, n int, s Stream) error {
-	return a.check("cuMemcpyHtoDAsync_v2", a.memcpyHtoD(dst, src.addr+uintptr(off), uint64(n), s))
+	return a.check("cuMemcpyHtoDAsync_v2", a.memcpyHtoD.Do(uintptr(dst), src.addr+uintptr(off), uintptr(n), uintptr(s)))
 }
 
 // MemcpyDtoH copies n bytes of the card to pinned memory, from off, in the order of the stream.
 func (a *API) MemcpyDtoH(dst Pinned, off int, src Ptr, n int, s Stream) error {
-	return a.check("cuMemcpyDtoHAsync_v2", a.memcpyDtoH(dst.addr+uintptr(off), src, uint64(n), s))
+	return a.check("cuMemcpyDtoHAsync_v2", a.memcpyDtoH.Do(dst.addr+uintptr(off), uintptr(src), uintptr(n), uintptr(s)))
 }
 
 // MemcpyDtoD copies within the card, or between cards that can access each other.
 func (a *API) MemcpyDtoD(dst, src Ptr, n int, s Stream) error {
-	return a.check("cuMemcpyDtoDAsync_v2", a.memcpyDtoD(dst, src, uint64(n), s))
+	return a.check("cuMemcpyDtoDAsync_v2", a.memcpyDtoD.Do(uintptr(dst), uintptr(src), uintptr(n), uintptr(s)))
 }
 
 // MemsetD8 fills n bytes.
@@ -176,7 +176,7 @@ func (a *API) StreamSynchronize(s Stream) error {
 
 // StreamWaitEvent lets a stream wait for an event.
 func (a *API) StreamWaitEvent(s Stream, e Event) error {
-	return a.check("cuStreamWaitEvent", a.streamWait(s, e, 0))
+	return a.check("cuStreamWaitEvent", a.streamWait.Do(uintptr(s), uintptr(e), 0))
 }
 
 // EventCreate makes an event; timing is what EventElapsed needs.
@@ -195,12 +195,12 @@ func (a *API) EventDestroy(e Event) error { return a.check("cuEventDestroy_v2", 
 
 // EventRecord marks a place in a stream.
 func (a *API) EventRecord(e Event, s Stream) error {
-	return a.check("cuEventRecord", a.eventRecord(e, s))
+	return a.check("cuEventRecord", a.eventRecord.Do(uintptr(e), uintptr(s)))
 }
 
 // EventSynchronize waits until the stream has come there.
 func (a *API) EventSynchronize(e Event) error {
-	return a.check("cuEventSynchronize", a.eventSync(e))
+	return a.check("cuEventSynchronize", a.eventSync.Do(uintptr(e)))
 }
 
 // EventDone reports whether it has.
@@ -307,7 +307,7 @@ func (a *API) GraphInstantiate(g Graph) (GraphExec, error) {
 
 // GraphLaunch puts a graph into the stream.
 func (a *API) GraphLaunch(e GraphExec, s Stream) error {
-	return a.check("cuGraphLaunch", a.graphLaunch(e, s))
+	return a.check("cuGraphLaunch", a.graphLaunch.Do(uintptr(e), uintptr(s)))
 }
 
 // GraphDestroy ends a graph.

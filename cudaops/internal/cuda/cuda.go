@@ -84,6 +84,9 @@ const (
 type API struct {
 	lib *dl.Library
 
+	// What steps call.
+	ctxSetCurrent, memcpyHtoD, memcpyDtoH, memcpyDtoD, streamWait, eventRecord, eventSync, graphLaunch dl.Call
+
 	init             func(flags uint32) int32
 	driverGetVersion func(version *int32) int32
 	getErrorName     func(code int32, name *uintptr) int32
@@ -99,7 +102,6 @@ type API struct {
 
 	primaryRetain   func(ctx *Context, dev Device) int32
 	primaryRelease  func(dev Device) int32
-	ctxSetCurrent   func(ctx Context) int32
 	ctxSynchronize  func() int32
 	ctxEnableAccess func(peer Context, flags uint32) int32
 
@@ -108,19 +110,13 @@ type API struct {
 	memGetInfo    func(free, total *uint64) int32
 	memHostAlloc  func(p *uintptr, bytes uint64, flags uint32) int32
 	memFreeHost   func(p uintptr) int32
-	memcpyHtoD    func(dst Ptr, src uintptr, bytes uint64, s Stream) int32
-	memcpyDtoH    func(dst uintptr, src Ptr, bytes uint64, s Stream) int32
-	memcpyDtoD    func(dst, src Ptr, bytes uint64, s Stream) int32
 	memsetD8      func(dst Ptr, value byte, n uint64, s Stream) int32
 	memsetD32     func(dst Ptr, value uint32, n uint64, s Stream) int32
 	streamCreate  func(s *Stream, flags uint32) int32
 	streamDestroy func(s Stream) int32
 	streamSync    func(s Stream) int32
-	streamWait    func(s Stream, e Event, flags uint32) int32
 	eventCreate   func(e *Event, flags uint32) int32
 	eventDestroy  func(e Event) int32
-	eventRecord   func(e Event, s Stream) int32
-	eventSync     func(e Event) int32
 	eventQuery    func(e Event) int32
 	eventElapsed  func(ms *float32, from, to Event) int32
 
@@ -133,7 +129,6 @@ type API struct {
 	beginCapture     func(s Stream, mode int32) int32
 	endCapture       func(s Stream, g *Graph) int32
 	graphInstantiate func(e *GraphExec, g Graph, flags uint64) int32
-	graphLaunch      func(e GraphExec, s Stream) int32
 	graphDestroy     func(g Graph) int32
 	graphExecDestroy func(e GraphExec) int32
 }

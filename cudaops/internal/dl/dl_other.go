@@ -10,3 +10,6 @@ func load(string) (uintptr, error) { return 0, errNotHere }
 
 // Bind fails.
 func (*Library) Bind(any, string) error { return errNotHere }
+
+// Do is never called: no library can be opened.
+func (Call) Do(...uintptr) int32 { panic(errNotHere) }

@@ -43,6 +43,8 @@ func (p *plan) spans(t task) (list []span) {
 		return []span{{control, 0, all, true}}
 	case download:
 		return []span{{control, runtimeBytes, all, false}}
+	case report:
+		return []span{{ir.Output, 0, p.reported(), false}}
 	case joint:
 		list = append(list, span{linkage, 0, 1, true})
 	case launch:

@@ -22,6 +22,9 @@ func (p *plan) controlBytes() int { return runtimeBytes + guardBytes*len(p.guard
 // guardPlace is where guard i is.
 func guardPlace(i int) place { return place{control, runtimeBytes + guardBytes*i} }
 
+// imageBytes is what a run has of pinned memory: its control block, then what it puts out.
+func (p *plan) imageBytes() int { return p.controlBytes() + p.reported() }
+
 // write makes the block of a run.
 func (p *plan) write(block []byte, rt *ir.Runtime) {
 	binary.NativeEndian.PutUint64(block, rt.Key())

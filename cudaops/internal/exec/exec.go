@@ -30,7 +30,7 @@ type Exec struct {
 	module cuda.Module
 	block  cuda.Ptr // scratch and control
 	extra  int64
-	pinned cuda.Pinned // images of the control block, one a slot
+	pinned cuda.Pinned // images of the control block, and what runs put out, one a slot
 	image  int         // of the run in progress
 	slots  [slots]slot
 	// captures says with which images graphs have been captured.
@@ -156,7 +156,7 @@ func (e *Exec) memory() (err error) {
 	}
 	e.later(func() error { return e.card.MemFree(e.block) })
 	e.base[scratch], e.base[control] = e.block, e.block+cuda.Ptr(inner)
-	if e.pinned, err = e.card.MemHostAlloc(slots * n); err != nil {
+	if e.pinned, err = e.card.MemHostAlloc(slots * e.plan.imageBytes()); err != nil {
 		return err
 	}
 	e.later(func() error { return e.card.MemFreeHost(e.pinned) })
@@ -220,7 +220,7 @@ func (e *Exec) address(p place) cuda.Ptr { return e.base[p.base] + cuda.Ptr(p.by
 
 func (b *binder) bind(do any) func() error {
 	c := b.card
-	bytes := b.plan.controlBytes()
+	bytes, image := b.plan.controlBytes(), b.plan.imageBytes()
 	switch t := do.(type) {
 	case launch:
 		var values []any
@@ -255,12 +255,15 @@ func (b *binder) bind(do any) func() error {
 		}
 	case upload:
 		to := b.base[control]
-		return func() error { return c.MemcpyHtoD(to, b.pinned, b.image*bytes, bytes, b.stream) }
+		return func() error { return c.MemcpyHtoD(to, b.pinned, b.image*image, bytes, b.stream) }
 	case download:
 		from, skip := b.base[control], runtimeBytes
 		return func() error {
-			return c.MemcpyDtoH(b.pinned, b.image*bytes+skip, from+cuda.Ptr(skip), bytes-skip, b.stream)
+			return c.MemcpyDtoH(b.pinned, b.image*image+skip, from+cuda.Ptr(skip), bytes-skip, b.stream)
 		}
+	case report:
+		from := b.base[ir.Output]
+		return func() error { return c.MemcpyDtoH(b.pinned, b.image*image+bytes, from, image-bytes, b.stream) }
 	}
 	panic(fmt.Sprintf("exec: no task %T", do))
 }
@@ -308,13 +311,26 @@ func (e *Exec) Start(ctx context.Context, rt *ir.Runtime) (run uint64, err error
 	return run, err
 }
 
-// Wait waits for a run that was started. One that is long past has been waited for by Start.
-func (e *Exec) Wait(run uint64) error {
+// Wait waits for a run that was started, and gives what it put out; see [ir.Starter]. One that is long past has been waited for by
+// Start, and what it put out is gone.
+func (e *Exec) Wait(run uint64, out []byte) error {
 	return e.do(func() error {
 		for i := range e.slots {
-			if s := &e.slots[i]; s.run == run {
-				return e.finish(s)
+			s := &e.slots[i]
+			if s.run != run {
+				continue
 			}
+			if err := e.finish(s); err != nil {
+				return err
+			}
+			if len(out) > e.plan.reported() {
+				return fmt.Errorf("%d bytes asked for of what it puts out, of which %d are kept", len(out), e.plan.reported())
+			}
+			copy(out, e.imageOf(s.image)[e.plan.controlBytes():])
+			return nil
+		}
+		if len(out) > 0 {
+			return fmt.Errorf("run %d was %d runs ago, what it put out is gone", run, e.runs-run)
 		}
 		return nil
 	})

@@ -57,9 +57,10 @@ type (
 	}
 	// joint is collectives that the cards carry out by themselves, as one launch; see [Link].
 	joint []collective
-	// upload writes the control block, download reads it.
+	// upload writes the control block, download reads it; report reads what a run puts out.
 	upload   struct{}
 	download struct{}
+	report   struct{}
 )
 
 // collective is a collective on n elements.
@@ -183,8 +184,20 @@ func (b *planner) cut(e end) {
 // framed reports whether runs need the control block.
 func (p *plan) framed() bool { return p.random || len(p.guards) > 0 }
 
-// frame adds the transfers of the control block.
+// reported is how many bytes of what a run puts out are read with it: all, if they are few.
+func (p *plan) reported() int {
+	if n := int(p.program.Bytes(ir.Output)); n <= ir.LateBytes {
+		return n
+	}
+	return 0
+}
+
+// frame adds the transfers of the control block, and of what a run puts out.
 func (b *planner) frame() {
+	if b.reported() > 0 {
+		last := &b.segments[len(b.segments)-1]
+		last.tasks = append(last.tasks, task{step: max(last.step-1, 0), do: report{}})
+	}
 	if !b.framed() {
 		return
 	}

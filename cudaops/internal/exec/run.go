@@ -19,7 +19,7 @@ func (e *Exec) run(ctx context.Context, rt *ir.Runtime) (s *slot, err error) {
 		return nil, err
 	}
 	e.image = 0
-	if e.plan.framed() {
+	if e.plan.framed() || e.plan.reported() > 0 {
 		e.image = int(e.runs % slots)
 	}
 	e.plan.write(e.control(e.image), rt)
@@ -124,11 +124,14 @@ func (e *Exec) finish(s *slot) error {
 	return e.plan.verify(e.control(s.image))
 }
 
-// control is an image of the control block, in pinned memory.
-func (e *Exec) control(image int) []byte {
-	n := e.plan.controlBytes()
+// imageOf is a run's pinned memory.
+func (e *Exec) imageOf(image int) []byte {
+	n := e.plan.imageBytes()
 	return e.pinned.Bytes()[image*n : (image+1)*n]
 }
+
+// control is a run's control block there.
+func (e *Exec) control(image int) []byte { return e.imageOf(image)[:e.plan.controlBytes()] }
 
 // inStream says how to learn more about an error that the card reports late.
 func inStream(err error) error {
