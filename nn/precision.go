@@ -21,7 +21,7 @@ type Precision uint8
 const (
 	// FP32 multiplies float32 numbers as they are.
 	FP32 Precision = iota
-	// TF32 lets cards round the operands of products and convolutions to 10 bits of mantissa, which is several times faster there. The
+	// TF32 lets cards shorten the operands of products and convolutions to 10 bits of mantissa, which is several times faster there. The
 	// host computes in float32.
 	TF32
 	// BF16 rounds to bfloat16: 8 bits of mantissa, and the range of float32.

@@ -9,6 +9,8 @@
 //	loop.go     writes an ir.Loop as C++, for one element or four at once
 //	fused.go, reduce.go, rows.go, move.go, pool.go, product.go
 //	            choose, for each kind of step, a function of kernels/*.cuh and its template arguments
+//	ways.go     lists how a product can be carried out: by the library, with its operands copied or not, or by tiles of our own (tensor.go)
+//	trial.go    tries them on the card, the first time, and remembers the fastest
 //	module.go   collects the kernels, each once, into one source, which package nvrtc compiles, or has compiled before
 //	exec.go     takes the executable's own memory and binds the plan to addresses
 //	run.go      runs it: the first time task by task, then as graphs captured once
@@ -21,7 +23,7 @@
 //
 // The same program on the same memory gives the same bits again: there are no atomic sums, and the order of every sum follows from
 // shapes alone. Random numbers are those of package philox, to the bit; their key is in the control block (control.go), which each run writes, so that a
-// captured graph never changes.
+// captured graph never changes. What is measured, on a card of the same name with the same libraries, is measured once and remembered on disk.
 //
 // # Segments
 //

@@ -119,6 +119,17 @@ func (e *Exec) load(p *ir.Program, mem [ir.NumRegions]cuda.Ptr, libs func(*Exec)
 	if err := e.constants(); err != nil {
 		return err
 	}
+	if err := e.bindAll(); err != nil {
+		return err
+	}
+	return e.arrange()
+}
+
+// funcMaxDynamicShared is the attribute of how much shared memory a launch may give a kernel, which is little without it.
+const funcMaxDynamicShared = 8
+
+// bindAll compiles the plan's kernels and turns its tasks into calls.
+func (e *Exec) bindAll() error {
 	functions, err := e.functions()
 	if err != nil {
 		return err
@@ -127,11 +138,16 @@ func (e *Exec) load(p *ir.Program, mem [ir.NumRegions]cuda.Ptr, libs func(*Exec)
 	for _, s := range e.plan.segments {
 		made := part{segment: s}
 		for _, t := range s.tasks {
+			if l, ok := t.do.(launch); ok && l.shared > 0 {
+				if err := e.card.FuncSetAttribute(functions[l.kernel], funcMaxDynamicShared, l.shared); err != nil {
+					return err
+				}
+			}
 			made.work = append(made.work, work{t.step, b.bind(t.do)})
 		}
 		e.parts = append(e.parts, made)
 	}
-	return e.arrange()
+	return nil
 }
 
 // later adds something to do when the Exec is released; the last added comes first.
@@ -229,7 +245,7 @@ func (b *binder) bind(do any) func() error {
 		}
 		f, args := b.functions[t.kernel], cuda.NewArgs(values...)
 		grid, block := cuda.Dim3{X: t.blocks, Y: t.planes}, cuda.Dim3{X: threads}
-		return func() error { return c.LaunchKernel(f, grid, block, 0, b.stream, args) }
+		return func() error { return c.LaunchKernel(f, grid, block, t.shared, b.stream, args) }
 	case fill:
 		to := b.address(t.to)
 		return func() error { return c.MemsetD32(to, t.word, t.n, b.stream) }

@@ -7,13 +7,16 @@ import (
 	"sync"
 
 	"github.com/tandem-train/tandem/cudaops/internal/cublas"
+	"github.com/tandem-train/tandem/cudaops/internal/cublas/choices"
 	"github.com/tandem-train/tandem/cudaops/internal/cuda"
 	"github.com/tandem-train/tandem/cudaops/internal/cudnn"
 	"github.com/tandem-train/tandem/internal/ir"
 )
 
-// libraries are where products and convolutions go first. Each method plans a call for the current step, or reports that there is none.
+// libraries are where products and convolutions go first. product and convolution plan a call for the current step, or report that there is
+// none; choose says in which way a product is done.
 type libraries interface {
+	choose(b *planner, s *ir.Step) (way, error)
 	product(b *planner, p matrices) (bool, error)
 	convolution(b *planner, c convolution) (bool, error)
 }
@@ -21,6 +24,7 @@ type libraries interface {
 // none has no library: kernels of our own do everything.
 type none struct{}
 
+func (none) choose(b *planner, s *ir.Step) (way, error)      { return b.ways(s, 0)[0], nil }
 func (none) product(*planner, matrices) (bool, error)        { return false, nil }
 func (none) convolution(*planner, convolution) (bool, error) { return false, nil }
 
@@ -31,10 +35,11 @@ type libraryCall struct {
 
 // toolbox is cuBLASLt and cuDNN on one card, for all its Execs, which run one at a time: handles are dear.
 type toolbox struct {
-	card     *cuda.Card
-	users    int
-	products *cublas.Handle
-	convs    *cudnn.Handle
+	card      *cuda.Card
+	users     int
+	products  *cublas.Handle
+	convs     *cudnn.Handle
+	remembers *choices.Store // which ways of products are the fastest
 }
 
 // workspaceBytes are enough for all algorithms of cuBLASLt.
@@ -133,7 +138,7 @@ type vendor struct {
 // libraryTypes are cuBLASLt's.
 var libraryTypes = map[ir.DType]cublas.Type{ir.F32: cublas.F32, ir.BF16: cublas.BF16, ir.F16: cublas.F16}
 
-// product plans p for cuBLASLt. An operand that it cannot take is copied first.
+// product plans p for cuBLASLt. An operand that it cannot take is copied first, and so is one of which a copy is wanted.
 func (v vendor) product(b *planner, p matrices) (bool, error) {
 	if p.k == 0 {
 		return false, nil // zeros
@@ -148,12 +153,22 @@ func (v vendor) product(b *planner, p matrices) (bool, error) {
 	}
 	h.SetStream(v.e.card.Stream)
 	q := cublas.Product{Batch: p.batch, M: p.m, N: p.n, K: p.k, Bias: p.biased, Relu: p.relu, TF32: b.program.Target.TF32, In: libraryTypes[in], Out: libraryTypes[out]}
+	vector := p.bias
+	if p.summed {
+		q.BiasGrad, vector = cublas.SumA, p.sums
+	}
 	extents := [3][2]int{{p.m, p.k}, {p.k, p.n}, {p.m, p.n}}
 	matrix := [3]*cublas.Matrix{&q.A, &q.B, &q.C}
 	for i, s := range p.strides {
 		*matrix[i] = cublas.Matrix{Row: s[0], Col: s[1], Batch: s[2]}
 	}
 	var copied [3]bool
+	if p.along[0] {
+		q.A, copied[0] = cublas.Matrix{Row: p.k, Col: 1}, true
+	}
+	if p.along[1] {
+		q.B, copied[1] = cublas.Matrix{Row: 1, Col: p.k}, true
+	}
 	plan, err := h.Plan(q)
 	for range 2 {
 		var layout *cublas.LayoutError
@@ -183,8 +198,12 @@ func (v vendor) product(b *planner, p matrices) (bool, error) {
 		if p.strides[i][2] != 0 {
 			shape, strides = ir.Of(p.batch, shape[0], shape[1]), []int{p.strides[i][2], strides[0], strides[1]}
 		}
+		rows := shape.Strides()
+		if i == 1 && p.along[i] {
+			rows = []int{1, p.k}
+		}
 		to := b.temporary((shape.Size()*p.dtype[i].Size() + wordBytes - 1) / wordBytes)
-		if err := b.move(shape, strided{p.at[i], strides, p.dtype[i]}, strided{to, shape.Strides(), p.dtype[i]}); err != nil {
+		if err := b.move(shape, strided{p.at[i], strides, p.dtype[i]}, strided{to, rows, p.dtype[i]}); err != nil {
 			return false, err
 		}
 		p.at[i] = to
@@ -193,10 +212,10 @@ func (v vendor) product(b *planner, p matrices) (bool, error) {
 	for i, m := range matrix {
 		sizes[i] = reach(ir.Of(p.batch, extents[i][0], extents[i][1]), []int{m.Batch, m.Row, m.Col}) * p.dtype[i].Size()
 	}
-	if bias := v.e.address(p.bias); !plan.Tuned(v.e.address(p.at[0]), v.e.address(p.at[1]), v.e.address(p.at[2]), bias) {
+	if vector := v.e.address(vector); !plan.Tuned(v.e.address(p.at[0]), v.e.address(p.at[1]), v.e.address(p.at[2]), vector) {
 		err = v.measure(p.at[:], sizes[:], 2, workspaceBytes, func(at []cuda.Ptr, space cuda.Ptr) error {
 			plan.SetWorkspace(space)
-			return plan.Tune(at[0], at[1], at[2], bias)
+			return plan.Tune(at[0], at[1], at[2], vector)
 		})
 		if err != nil {
 			return false, err
@@ -205,7 +224,7 @@ func (v vendor) product(b *planner, p matrices) (bool, error) {
 	// A workspace of its own, since it may run at the same time as others.
 	space := b.temporary(int(plan.Workspace()+3) / 4)
 	b.add(libraryCall{func(address func(place) cuda.Ptr) func() error {
-		x, y, out, bias := address(p.at[0]), address(p.at[1]), address(p.at[2]), address(p.bias)
+		x, y, out, bias := address(p.at[0]), address(p.at[1]), address(p.at[2]), address(vector)
 		plan.SetWorkspace(address(space))
 		return func() error { return plan.Run(x, y, out, bias) }
 	}})

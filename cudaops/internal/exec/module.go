@@ -12,7 +12,7 @@ import (
 var files embed.FS
 
 // preludes are the files of kernels, each after those that it builds on.
-var preludes = []string{"base", "random", "reduce", "rows", "move", "pool", "product", "places"}
+var preludes = []string{"base", "random", "reduce", "rows", "move", "pool", "product", "places", "tensor"}
 
 // module collects the kernels of a program into one source. Equal kernels are one, so that equal programs give equal sources.
 type module struct {

@@ -37,6 +37,7 @@ type (
 		kernel int
 		blocks int
 		planes int // the grid's second extent; 0 is 1
+		shared int // bytes of shared memory that its source does not say
 		args   []place
 	}
 	// fill sets n words.
@@ -280,7 +281,7 @@ func (b *planner) build(s *ir.Step) error {
 	case ir.Reduce:
 		return b.reduce(s, op)
 	case ir.MatMul:
-		return b.whole(s)
+		return b.matMul(s)
 	case ir.Conv2d, ir.Conv2dGradX, ir.Conv2dGradW:
 		return b.conv(s)
 	case ir.Pool2d:

@@ -7,54 +7,13 @@ import (
 	"github.com/tandem-train/tandem/internal/ir"
 )
 
-// whole is a product with all of its epilogue.
-func (b *planner) whole(s *ir.Step) error {
-	plain := s.Plain()
-	for i := range plain {
-		var err error
-		if i == 0 {
-			err = b.matMul(&plain[i])
-		} else {
-			err = b.build(&plain[i])
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// matMul is [B,M,K] x [B,K,N] -> [B,M,N], or without B.
+// matMul is [B,M,K] x [B,K,N] -> [B,M,N], or without B, in the way that is the fastest.
 func (b *planner) matMul(s *ir.Step) error {
-	a, c := s.In[0], s.Out[0]
-	n := len(c.Shape)
-	if n != 2 && n != 3 {
-		return fmt.Errorf("operand %v is no matrix", c)
-	}
-	if c.Shape.Size() == 0 {
-		return nil
-	}
-	p := matrices{batch: c.Shape[:n-2].Size(), m: c.Shape[n-2], n: c.Shape[n-1], k: a.Shape[n-1], relu: s.Epilogue.Relu}
-	for i, o := range [...]ir.Operand{a, s.In[1], c} {
-		if o.DType == ir.I32 {
-			return fmt.Errorf("operand %v is no number", o)
-		}
-		p.at[i], p.dtype[i] = at(o), o.DType
-		p.strides[i] = [3]int{o.Strides[n-2], o.Strides[n-1]}
-		if n == 3 {
-			p.strides[i][2] = o.Strides[0]
-		}
-	}
-	if i := s.Epilogue.Bias; i != 0 {
-		if err := contiguous(s.In[i]); err != nil {
-			return err
-		}
-		p.bias, p.biasType, p.biased = at(s.In[i]), s.In[i].DType, true
-	}
-	if done, err := b.product(b, p); done || err != nil {
+	w, err := b.choose(b, s)
+	if err != nil {
 		return err
 	}
-	return b.ownMatMul(p)
+	return w.plan(b, s)
 }
 
 // matrices is a product of matrices, batch times, each operand's strides by row, column and batch.
@@ -66,6 +25,46 @@ type matrices struct {
 	bias           place
 	biasType       ir.DType
 	biased, relu   bool
+	mask           place
+	maskType       ir.DType
+	maskStrides    [2]int
+	masked         bool
+	sums           place // of a's rows
+	summed         bool
+	along          [2]bool // whether a copy of a or b is to be made that lies along k
+}
+
+// newMatrices is the product of a step with all of its epilogue.
+func newMatrices(s *ir.Step) (p matrices, err error) {
+	a, c := s.In[0], s.Out[0]
+	n := len(c.Shape)
+	if n != 2 && n != 3 {
+		return p, fmt.Errorf("operand %v is no matrix", c)
+	}
+	p = matrices{batch: c.Shape[:n-2].Size(), m: c.Shape[n-2], n: c.Shape[n-1], k: a.Shape[n-1], relu: s.Epilogue.Relu}
+	for i, o := range [...]ir.Operand{a, s.In[1], c} {
+		if o.DType == ir.I32 {
+			return p, fmt.Errorf("operand %v is no number", o)
+		}
+		p.at[i], p.dtype[i] = at(o), o.DType
+		p.strides[i] = [3]int{o.Strides[n-2], o.Strides[n-1]}
+		if n == 3 {
+			p.strides[i][2] = o.Strides[0]
+		}
+	}
+	if i := s.Epilogue.Bias; i != 0 {
+		if err := contiguous(s.In[i]); err != nil {
+			return p, err
+		}
+		p.bias, p.biasType, p.biased = at(s.In[i]), s.In[i].DType, true
+	}
+	if i := s.Epilogue.Mask; i != 0 {
+		p.mask, p.maskType, p.masked, p.maskStrides = at(s.In[i]), s.In[i].DType, true, [2]int(s.In[i].Strides[n-2:])
+	}
+	if s.Epilogue.Sums {
+		p.sums, p.summed = at(s.Out[1]), true
+	}
+	return p, nil
 }
 
 func (b *planner) ownMatMul(p matrices) error {

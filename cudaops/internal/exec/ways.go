@@ -1,0 +1,97 @@
+package exec
+
+import (
+	"errors"
+
+	"github.com/tandem-train/tandem/internal/ir"
+)
+
+// way is how a product can be carried out, with all of its epilogue. Which is the fastest is measured; see trial.go.
+type way struct {
+	name string
+	plan func(b *planner, s *ir.Step) error
+}
+
+// clusters is the first major version of compute capability that has clusters of blocks.
+const clusters = 9
+
+// errNoWay is what plans give of a way that turns out not to be one for the product.
+var errNoWay = errors.New("no way for this product")
+
+// ways lists how a product can be carried out, on a card of that major version of compute capability. The first always can be.
+func (b *planner) ways(s *ir.Step, major int) []way {
+	list := []way{{"plain", (*planner).plain}}
+	p, err := newMatrices(s)
+	if err != nil || s.Out[0].Shape.Size() == 0 {
+		return list // and planning it says what is wrong
+	}
+	if p.summed && p.float32s() && !p.biased && !p.relu && !p.masked {
+		list = append(list, whole("sums by the library", (*planner).byLibrary))
+	}
+	if !b.program.Target.TF32 || !p.float32s() || !p.fits() || major < clusters {
+		return list
+	}
+	for _, t := range tiles(p.batch, p.m, p.n, p.k) {
+		list = append(list, whole(t.String(), func(b *planner, p matrices) error {
+			b.tensor(p, t)
+			return nil
+		}))
+	}
+	// The tensor cores of Hopper take operands in TF32 that lie along k: where neither does, a library spends half of the time again on that.
+	// A copy of one of them is enough.
+	const worth = 1 << 33 // multiplications
+	if p.batch == 1 && p.m*p.n*p.k >= worth && p.strides[0][1] != 1 && p.strides[1][0] != 1 {
+		list = append(list,
+			way{"A along k", func(b *planner, s *ir.Step) error { return b.along(s, [2]bool{true, false}) }},
+			way{"B along k", func(b *planner, s *ir.Step) error { return b.along(s, [2]bool{false, true}) }})
+	}
+	return list
+}
+
+// whole is a way that does everything of a product at once.
+func whole(name string, plan func(b *planner, p matrices) error) way {
+	return way{name, func(b *planner, s *ir.Step) error {
+		p, err := newMatrices(s)
+		if err != nil {
+			return err
+		}
+		return plan(b, p)
+	}}
+}
+
+// plain makes a product by the library, or else by a kernel of our own, and what else there is of its epilogue by steps after it.
+func (b *planner) plain(s *ir.Step) error { return b.along(s, [2]bool{}) }
+
+// along is plain with copies of some of the operands, which lie along k.
+func (b *planner) along(s *ir.Step, k [2]bool) error {
+	plain := s.Plain()
+	p, err := newMatrices(&plain[0])
+	if err != nil {
+		return err
+	}
+	if s.Out[0].Shape.Size() > 0 {
+		p.along = k
+		err := b.byLibrary(p)
+		if errors.Is(err, errNoWay) && k == [2]bool{} {
+			err = b.ownMatMul(p)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for i := range plain[1:] {
+		if err := b.build(&plain[1+i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// byLibrary gives a product to the library.
+func (b *planner) byLibrary(p matrices) error {
+	done, err := b.product(b, p)
+	if err == nil && !done {
+		err = errNoWay
+	}
+	return err
+}
