@@ -3,6 +3,8 @@ package dp_test
 import (
 	"errors"
 	"math"
+	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"gorgonia.org/tensor"
@@ -90,6 +92,84 @@ func TestCardEqualsHost(t *testing.T) {
 					t.Errorf("parameters are %.2g apart after 50 steps", d)
 				}
 			})
+		}
+	}
+}
+
+// TestCardHalvesEqualHost: in 16 bits a card stores and multiplies what the host rounds to. The two sum in other orders, so some results
+// round to the neighbouring number.
+func TestCardHalvesEqualHost(t *testing.T) {
+	needCard(t)
+	cnn := tasks()[0]
+	cnn.name, cnn.in = "cnn", []int{1, 16, 16}
+	cnn.opt = func() nn.Optimizer { return nn.SGD(0.02, nn.Momentum(0.9)) }
+	cnn.model = func() nn.Module {
+		return nn.Sequential(
+			nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.25),
+			nn.Flatten(), nn.Linear(16*6*6, 32), nn.ReLU(), nn.Linear(32, 5),
+		)
+	}
+	for _, tk := range append(tasks(), cnn) {
+		for _, p := range halves {
+			host := trainSteps(t, tk, 50, 32, 3, dp.DeviceIDs(dp.Host), dp.WithPrecision(p))
+			card := trainSteps(t, tk, 50, 32, 3, dp.DeviceIDs(0), dp.WithPrecision(p))
+			for i, loss := range card.losses {
+				if d := math.Abs(loss-host.losses[i]) / math.Max(1, math.Abs(host.losses[i])); !(d < 0.01) {
+					t.Errorf("%s, %v: loss %d is %v, on the host %v", tk.name, p, i, loss, host.losses[i])
+					break
+				}
+			}
+			d := apart(card.params, host.params)
+			t.Logf("%s, %v: parameters are %.2g apart after 50 steps", tk.name, p, d)
+			if !(d < 0.01) {
+				t.Errorf("%s, %v: parameters are %.2g apart after 50 steps", tk.name, p, d)
+			}
+			if again := trainSteps(t, tk, 50, 32, 3, dp.DeviceIDs(0), dp.WithPrecision(p)); !slices.Equal(again.params, card.params) {
+				t.Errorf("%s, %v: a second run gives other bits", tk.name, p)
+			}
+		}
+	}
+}
+
+// TestCardHalvesFollowLoadedValues: products read a copy of the parameters in halves, which has to change with them.
+func TestCardHalvesFollowLoadedValues(t *testing.T) {
+	needCard(t)
+	tk := tasks()[0]
+	other, err := dp.New(tk.model(), tk.loss(), tk.opt(), dp.Seed(4), dp.DeviceIDs(dp.Host))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closed(t, other)
+	values, err := other.StateDict()
+	if err != nil {
+		t.Fatal(err)
+	}
+	losses := func(device int) (out []float64) {
+		d, err := dp.New(tk.model(), tk.loss(), tk.opt(), dp.Seed(3), dp.DeviceIDs(device), dp.WithPrecision(nn.BF16))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer closed(t, d)
+		x, y := batchOf(rand.New(rand.NewPCG(8, 9)), 32, tk.in, tk.out)
+		for i := range 9 {
+			if i%3 == 2 {
+				if err := d.LoadStateDict(values, true); err != nil {
+					t.Fatal(err)
+				}
+			}
+			loss, err := d.Step(t.Context(), x, y)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out = append(out, loss)
+		}
+		return out
+	}
+	host, card := losses(dp.Host), losses(0)
+	for i := range host {
+		if d := math.Abs(card[i]/host[i] - 1); !(d < 1e-3) {
+			t.Errorf("losses are %v, on the host %v", card, host)
+			break
 		}
 	}
 }

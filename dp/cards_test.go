@@ -42,6 +42,21 @@ func (w *warnings) Write(p []byte) (int, error) {
 	return w.Builder.Write(p)
 }
 
+// TestCardsEqualOneInHalves: parameters that come from another card have a copy in halves made here, which products read.
+func TestCardsEqualOneInHalves(t *testing.T) {
+	needCards(t, 2)
+	tk := tasks()[0]
+	for _, p := range halves {
+		one := trainSteps(t, tk, 12, 21, 3, dp.DeviceIDs(0), dp.WithPrecision(p))
+		for _, s := range strategies {
+			two := trainSteps(t, tk, 12, 21, 3, dp.DeviceIDs(0, 1), dp.WithPrecision(p), dp.WithStrategy(s))
+			if d := apart(two.params, one.params); !(d < 1e-3) {
+				t.Errorf("%v, %v: parameters are %.3g apart from one card's", p, s, d)
+			}
+		}
+	}
+}
+
 // TestCardsEqualOne: two cards, in one process and in two, give one card's numbers with every strategy, whatever the shares, and the same
 // bits twice. They exchange by themselves.
 func TestCardsEqualOne(t *testing.T) {

@@ -176,6 +176,8 @@ func (t *DataParallel) open() error {
 		}
 		t.team.ranks = append(t.team.ranks, r)
 	}
+	_, halves := t.cfg.precise.Half()
+	t.compiler.Copied = halves && ir.TraitsOf(t.team.ranks[0].dev).Halves
 	if err := t.regroup(ctx); err != nil {
 		return errors.Join(err, t.free())
 	}
@@ -189,6 +191,9 @@ func (t *DataParallel) open() error {
 	}
 	if err == nil && t.procs != nil {
 		err = t.replicate(ctx)
+	}
+	if err == nil {
+		err = t.touch()
 	}
 	if err == nil && ctx.Err() != nil { // told to end when nothing waited any more
 		err = fmt.Errorf("dp: %w", context.Cause(ctx))

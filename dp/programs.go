@@ -27,7 +27,7 @@ type stepPlan struct {
 	want   ir.Shape     // of the whole batch's target
 	mine   ir.Shape     // of the target of this process's first rank
 	dimY   int          // along which the target is scattered
-	thrift              // parts are as many as there are
+	parts  int          // in which the largest share is computed
 	ranks  [][]run
 	checks []ir.Check
 
@@ -68,7 +68,7 @@ func (t *DataParallel) stepPlan(ctx context.Context, x form, shares []data.Range
 	known := p
 	var err error
 	if p == nil {
-		if p, err = t.planStep(form{x.ints, slices.Clone(x.shape)}, slices.Clone(shares), thrift{parts: t.cfg.micro}); err != nil {
+		if p, err = t.planStep(form{x.ints, slices.Clone(x.shape)}, slices.Clone(shares), t.cfg.micro); err != nil {
 			return nil, err
 		}
 	}
@@ -78,15 +78,13 @@ func (t *DataParallel) stepPlan(ctx context.Context, x form, shares []data.Range
 	case t.cfg.auto && known == nil:
 		p, err = t.fitTogether(ctx, p)
 	default:
-		p, err = t.fitStep(p)
+		err = t.fitStep(p)
 	}
 	if err != nil {
 		return nil, err
 	}
 	if p != known {
-		if known == nil || p.parts != known.parts {
-			t.announce(p)
-		}
+		t.announce(p)
 		t.steps[stepKey(x, shares)] = p
 	}
 	t.lastStep = p
@@ -95,11 +93,11 @@ func (t *DataParallel) stepPlan(ctx context.Context, x form, shares []data.Range
 
 func stepKey(x form, shares []data.Range) string { return fmt.Sprint(x.shape, x.ints, shares) }
 
-// planStep plans a step on a batch of that form.
-func (t *DataParallel) planStep(x form, shares []data.Range, th thrift) (*stepPlan, error) {
-	p := &stepPlan{x: x, shares: shares, thrift: th, ranks: make([][]run, len(t.team.ranks)), programs: make([][]*ir.Program, len(t.team.ranks))}
+// planStep plans a step that is computed in up to so many parts.
+func (t *DataParallel) planStep(x form, shares []data.Range, n int) (*stepPlan, error) {
+	p := &stepPlan{x: x, shares: shares, ranks: make([][]run, len(t.team.ranks)), programs: make([][]*ir.Program, len(t.team.ranks))}
 	// The largest share decides the number of parts; a rank with fewer samples sits the last ones out.
-	parts := data.Chunks(mostSamples(shares), th.parts)
+	parts := data.Chunks(mostSamples(shares), n)
 	p.parts = len(parts)
 	for part, whole := range parts {
 		last := part == len(parts)-1
@@ -218,7 +216,7 @@ func (t *DataParallel) trainProgram(r int, p *stepPlan, n int, accumulate, last 
 	shape, total := ir.Of(p.x.shape...).Clone(), p.x.shape[t.cfg.dim]
 	shape[t.cfg.dim] = n
 	first := slices.IndexFunc(p.shares, func(s data.Range) bool { return s.Len() > 0 })
-	key := fmt.Sprint("train", shape, p.x.ints, total, accumulate, last, lo, hi, first, p.frugal)
+	key := fmt.Sprint("train", shape, p.x.ints, total, accumulate, last, lo, hi, first)
 	if c, ok := t.programs[key]; ok {
 		return c, nil, nil
 	}
@@ -244,11 +242,8 @@ func (t *DataParallel) trainProgram(r int, p *stepPlan, n int, accumulate, last 
 		parts = append(parts, more...)
 	}
 	var err error
-	if c.Program, err = t.compile(fmt.Sprintf("train %v", shape), t.sizes(r), p.frugal || t.cfg.budget != nil, parts...); err != nil {
+	if c.Program, err = t.compile(fmt.Sprintf("train %v", shape), t.sizes(r), parts...); err != nil {
 		return nil, nil, err
-	}
-	if t.cfg.budget != nil {
-		c.Program = ir.Recompute(c.Program, *t.cfg.budget)
 	}
 	t.programs[key] = c
 	return c, unused, nil
@@ -258,16 +253,16 @@ func (t *DataParallel) trainProgram(r int, p *stepPlan, n int, accumulate, last 
 // such programs are large enough to keep a card busy.
 const large = 256 << 20
 
-// compile makes a program of parts, in the precision asked for; frugal, or where it is large, one that takes little memory. All devices of
-// a process are of one kind.
-func (t *DataParallel) compile(name string, size [ir.NumRegions]int, frugal bool, parts ...ir.Part) (*ir.Program, error) {
+// compile makes a program of parts, in the precision asked for. All devices of a process are of one kind.
+func (t *DataParallel) compile(name string, size [ir.NumRegions]int, parts ...ir.Part) (*ir.Program, error) {
 	target := t.cfg.precise.Target(ir.TraitsOf(t.team.ranks[0].dev))
+	target.RoundedParams = t.compiler.CopyAt()
 	p, err := ir.Compile(name, size, target, parts...)
-	if err == nil && (frugal || p.Bytes(ir.Work) >= t.cfg.large) {
+	if err == nil && p.Bytes(ir.Work) >= t.cfg.large {
 		target.Frugal = true
-		var q *ir.Program
-		if q, err = ir.Compile(name, size, target, parts...); err == nil && q.Bytes(ir.Work) < p.Bytes(ir.Work) {
-			p = q
+		var frugal *ir.Program
+		if frugal, err = ir.Compile(name, size, target, parts...); err == nil && frugal.Bytes(ir.Work) < p.Bytes(ir.Work) {
+			p = frugal
 		}
 	}
 	if err != nil {
@@ -310,7 +305,7 @@ func (t *DataParallel) exchangeParts(lo, hi, total, first int) ([]ir.Part, error
 		case t.procs != nil:
 			parts = append(parts, ir.Part{Graph: t.compiler.Report(total)})
 		}
-		parts = append(parts, on(ir.BroadcastFrom, l.ParamRange(0, t.compiler.ParamElements())))
+		parts = append(parts, on(ir.BroadcastFrom, l.ParamRange(0, t.compiler.SharedElements())))
 	case t.cfg.strategy == AllReduce:
 		parts = append(parts, on(ir.AllReduce, l.GradRange(0, n+nn.GradTail)))
 		err = add(update(false))
@@ -326,7 +321,34 @@ func (t *DataParallel) exchangeParts(lo, hi, total, first int) ([]ir.Part, error
 	if l.BufferElements > 0 && t.WorldSize() > 1 {
 		parts = append(parts, ir.Part{Collective: &ir.Collective{Kind: ir.BroadcastFrom, Root: first, Joined: t.cfg.strategy != AllReduce}, On: l.BufferRange()})
 	}
+	if t.compiler.Copied && t.WorldSize() > 1 && (t.cfg.strategy == Sharded || hi == lo) {
+		parts = append(parts, ir.Part{Graph: ir.Touch(l.ParamRange(0, n))}) // they came from other ranks
+	}
 	return parts, nil
+}
+
+// touch makes the copy of the parameters that products read, where there is one, on every rank of this process: they have been written by
+// something else than a program.
+func (t *DataParallel) touch() error {
+	if !t.compiler.Copied {
+		return nil
+	}
+	progs := make([]*ir.Program, len(t.team.ranks))
+	for i, r := range t.team.ranks {
+		var err error
+		l := t.compiler.Layout
+		if progs[i], err = t.compile("touch", t.sizes(r.index), ir.Part{Graph: ir.Touch(l.ParamRange(0, l.Elements))}); err != nil {
+			return err
+		}
+	}
+	return t.team.do(context.Background(), rankFunc(func(r *rank) error {
+		p := progs[r.index-t.Rank()]
+		if err := r.load([]*ir.Program{p}); err != nil {
+			return err
+		}
+		err := r.execs[p].exec.Run(context.Background(), &ir.Runtime{})
+		return errors.Join(err, r.unload(func(o *ir.Program) bool { return o == p }))
+	}))
 }
 
 // atOnce lets a collective be done at once with the one before it.
@@ -348,7 +370,7 @@ func (t *DataParallel) evalProgram(r int, x form, n int) (*compiled, *ir.Slot, e
 	if err != nil {
 		return nil, nil, err
 	}
-	p, err := t.compile(fmt.Sprintf("eval %v", shape), size, false, ir.Part{Graph: e.Graph})
+	p, err := t.compile(fmt.Sprintf("eval %v", shape), size, ir.Part{Graph: e.Graph})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -48,6 +48,9 @@ func (t *DataParallel) LoadStateDict(s *nn.State, strict bool) error {
 	if err := t.replicate(ctx); err != nil {
 		return t.failed(err)
 	}
+	if err := t.touch(); err != nil {
+		return err
+	}
 	return t.pull()
 }
 
@@ -58,5 +61,8 @@ func (t *DataParallel) load(s *nn.State, strict bool) error {
 	if err := nn.LoadStateDict(t.compiler.Model, s, strict); err != nil {
 		return err
 	}
-	return t.push()
+	if err := t.push(); err != nil {
+		return err
+	}
+	return t.touch()
 }

@@ -21,6 +21,8 @@ type Compiler struct {
 	Layout    *Layout
 	// Scaled: the loss is scaled before it is differentiated, for gradients in float16.
 	Scaled bool
+	// Copied: behind all that lies in the parameter arena there is a copy of the parameters in halves; see [ir.Target].
+	Copied bool
 }
 
 // Share is a rank's part of a batch.

@@ -78,6 +78,31 @@ func NewLayout(m Module) (*Layout, error) {
 	return l, nil
 }
 
+// SharedElements is how much of the parameter arena ranks have from each other: the parameters, and what lies behind them.
+func (c *Compiler) SharedElements() int {
+	if !c.Scaled {
+		return c.Layout.Elements
+	}
+	return c.Layout.Elements + ScaleTail
+}
+
+// ParamElements is the size of the parameter arena.
+func (c *Compiler) ParamElements() int {
+	n := c.SharedElements()
+	if c.Copied {
+		n = alignSlot(n) + c.Layout.Elements/2
+	}
+	return n
+}
+
+// CopyAt is where the copy of the parameters begins, in halves; 0 is nowhere.
+func (c *Compiler) CopyAt() int {
+	if !c.Copied {
+		return 0
+	}
+	return 2 * alignSlot(c.SharedElements())
+}
+
 // ParamRange is the flat slot over elements lo to hi-1 of the parameter arena.
 func (l *Layout) ParamRange(lo, hi int) *ir.Slot {
 	return &ir.Slot{Region: ir.Params, Name: "params", Offset: lo, Shape: ir.Of(hi - lo)}

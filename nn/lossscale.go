@@ -32,14 +32,6 @@ func (c *Compiler) scaleSlot(word int) *ir.Slot {
 	return &ir.Slot{Region: ir.Params, Name: [...]string{"loss_scale", "good_steps", "skipped_steps"}[word], Offset: c.Layout.Elements + word, Shape: ir.Of()}
 }
 
-// ParamElements is the size of the parameter arena, with what lies behind the parameters.
-func (c *Compiler) ParamElements() int {
-	if !c.Scaled {
-		return c.Layout.Elements
-	}
-	return c.Layout.Elements + ScaleTail
-}
-
 // FirstScale is what lies behind the parameters before the first step, and where.
 func (c *Compiler) FirstScale() (at int, words []float32) {
 	words = make([]float32, ScaleTail)

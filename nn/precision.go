@@ -27,8 +27,8 @@ const (
 	// BF16 rounds to bfloat16: 8 bits of mantissa, and the range of float32.
 	BF16
 	// FP16 rounds to float16: 11 bits of mantissa, and numbers from 6e-8 to 65504. Gradients are smaller than that, often, so the loss
-	// is scaled up for them, by what keeps them finite; steps in which it does not are skipped. A skipped step counts as one for schedules
-	// and for Adam's corrections.
+	// is scaled up for them, by what keeps them finite; steps in which it does not are skipped, and counted (see SkippedSteps of package dp).
+	// For schedules and Adam's corrections they are steps like others.
 	FP16
 )
 
@@ -50,14 +50,19 @@ func ParsePrecision(name string) (Precision, error) {
 	return 0, fmt.Errorf("nn: no precision %q: use one of %s", name, strings.Join(precisions, ", "))
 }
 
-// Target is what programs of the precision are compiled for, on a device of those traits.
-func (p Precision) Target(traits ir.Traits) ir.Target {
-	t := ir.Target{TF32: p == TF32, Traits: traits}
+// Half is the 16-bit type that the precision rounds to, if it does.
+func (p Precision) Half() (t ir.DType, ok bool) {
 	switch p {
 	case BF16:
-		t.Half = ir.BF16
+		return ir.BF16, true
 	case FP16:
-		t.Half = ir.F16
+		return ir.F16, true
 	}
-	return t
+	return ir.F32, false
+}
+
+// Target is what programs of the precision are compiled for, on a device of those traits.
+func (p Precision) Target(traits ir.Traits) ir.Target {
+	half, _ := p.Half()
+	return ir.Target{TF32: p == TF32, Half: half, Traits: traits}
 }

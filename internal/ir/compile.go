@@ -72,14 +72,14 @@ func (c *compiler) slot(s *Slot) error {
 	if s.Offset < 0 || s.Region >= Work {
 		return fmt.Errorf("ir: slot %s: no place for callers at %s+%d", s.Name, s.Region, s.Offset)
 	}
-	if s.DType.Half() {
+	if s.DType.Half() && s.Region != Params {
 		return fmt.Errorf("ir: slot %s is %s: callers' numbers are f32 or i32", s.Name, s.DType)
 	}
 	switch s.Region {
 	case Hyper, Input, Output:
 		c.p.Size[s.Region] = max(c.p.Size[s.Region], s.End())
 	default:
-		if s.End() > c.p.Size[s.Region] {
+		if s.End()*s.DType.Size() > c.p.Size[s.Region]*wordSize {
 			return fmt.Errorf("ir: slot %s ends at %d, past the %d elements of %s", s.Name, s.End(), c.p.Size[s.Region], s.Region)
 		}
 	}
@@ -93,7 +93,8 @@ func (c *compiler) slot(s *Slot) error {
 type place struct {
 	buf    *buffer
 	region Region
-	offset int
+	offset int   // of a buffer 0; else in elements
+	dtype  DType // of what lies at a fixed place
 }
 
 // part is the state of compiling one graph.
@@ -117,8 +118,8 @@ func (c *compiler) prepare(g *Graph) (*part, error) {
 		return nil, err
 	}
 	dump("simplified", g)
-	if half := c.p.Target.Half; half.Half() {
-		if g, err = roundOperands(g, half); err != nil {
+	if c.p.Target.Half.Half() {
+		if g, err = roundOperands(g, c.p.Target, c.p.Size[Params]); err != nil {
 			return nil, err
 		}
 		dump("rounded", g)
@@ -163,13 +164,14 @@ func (c *compiler) prepare(g *Graph) (*part, error) {
 // copied there at the end. What others want as halves is copied, and so is what a step rounds by storing halves.
 func (p *part) store(st Store) {
 	w := p.f.views[st.Value]
-	if r, ok := w.base.Op.(Read); ok && w.whole() && r.Slot.Region == st.Slot.Region && r.Slot.Offset == st.Slot.Offset {
+	if r, ok := w.base.Op.(Read); ok && w.whole() && r.Slot.Region == st.Slot.Region && r.Slot.Offset == st.Slot.Offset && r.Slot.DType == st.Slot.DType {
 		return // the slot keeps what it has
 	}
 	u := p.f.unit[w.base]
 	_, placed := p.places[w.base]
-	if u != nil && !placed && w.whole() && !(p.f.holdsHalves(w.base) && (!isFused(u) || p.read(w.base))) && p.orderAfterChecks(u, st.Slot) && p.orderAfterReaders(u, st.Slot) {
-		p.places[w.base] = place{region: st.Slot.Region, offset: st.Slot.Offset}
+	fits := !p.f.holdsHalves(w.base) || st.Slot.DType.Half() || u != nil && isFused(u) && !p.read(w.base)
+	if u != nil && !placed && w.whole() && fits && p.orderAfterChecks(u, st.Slot) && p.orderAfterReaders(u, st.Slot) {
+		p.places[w.base] = place{region: st.Slot.Region, offset: st.Slot.Offset, dtype: st.Slot.DType}
 		return
 	}
 	if r, ok := w.base.Op.(Read); ok && p.overwritten(r.Slot) {
@@ -179,7 +181,7 @@ func (p *part) store(st Store) {
 		c.result, c.max = c.root, v.ID
 		p.f.addUnit(c)
 		for _, o := range p.f.g.Stores {
-			if overlaps(o.Slot, r.Slot) && p.f.unit[p.f.views[o.Value].base] != nil {
+			if o.Slot.overlaps(r.Slot) && p.f.unit[p.f.views[o.Value].base] != nil {
 				wr := p.f.unit[p.f.views[o.Value].base]
 				wr.after = append(wr.after, c)
 			}
@@ -194,9 +196,16 @@ func (p *part) read(v *Value) bool {
 	return slices.ContainsFunc(p.f.units(), func(u *unit) bool { return slices.Contains(p.f.needsOf(u), v) })
 }
 
-// dtype is the type in which v lies in memory. What callers read is never a half.
+// dtype is the type in which v lies in memory.
 func (p *part) dtype(v *Value) DType {
-	if pl, placed := p.places[v]; p.f.holdsHalves(v) && (!placed || pl.buf != nil) {
+	if r, ok := v.Op.(Read); ok {
+		return r.Slot.DType
+	}
+	pl, placed := p.places[v]
+	switch {
+	case placed && pl.buf == nil:
+		return pl.dtype
+	case p.f.holdsHalves(v):
 		return p.f.half
 	}
 	return v.DType
@@ -209,7 +218,7 @@ func (p *part) words(v *Value) int {
 
 func (p *part) overwritten(s *Slot) bool {
 	for _, st := range p.f.g.Stores {
-		if overlaps(st.Slot, s) {
+		if st.Slot.overlaps(s) {
 			return true
 		}
 	}
@@ -218,11 +227,7 @@ func (p *part) overwritten(s *Slot) bool {
 
 func readsSlot(v *Value, s *Slot) bool {
 	r, ok := v.Op.(Read)
-	return ok && overlaps(r.Slot, s)
-}
-
-func overlaps(a, b *Slot) bool {
-	return a.Region == b.Region && a.Offset < b.End() && b.Offset < a.End()
+	return ok && r.Slot.overlaps(s)
 }
 
 // orderAfterReaders makes every unit that reads slot s run before u, which will write it. It reports false, and changes
@@ -243,7 +248,7 @@ func (p *part) orderAfterReaders(u *unit, s *Slot) bool {
 		}
 		// In place: element by element, or not at all.
 		for _, w := range p.f.loads(u) {
-			if readsSlot(w.base, s) && (!isFused(u) || !w.whole() || w.base.Op.(Read).Slot.Offset != s.Offset || !w.shape.Equal(u.root.Shape)) {
+			if readsSlot(w.base, s) && (!isFused(u) || !w.whole() || w.base.Op.(Read).Slot.Offset != s.Offset || w.base.Op.(Read).Slot.DType != s.DType || !w.shape.Equal(u.root.Shape)) {
 				return false
 			}
 		}

@@ -10,6 +10,8 @@
 // [Region]. [Compile] makes one from graphs and collectives by way of the passes, in this order:
 //
 //	simplify  constants folded, identities removed, equal values shared
+//	round     for [Target.Half]: operands of products are rounded to 16 bits
+//	layout    for [Traits.ChannelsLast]: images lie with channels last
 //	fuse      elementwise chains become loops; reductions and products take in their neighbours
 //	schedule  one total order
 //	plan      every value gets its place in the work arena, by its lifetime
@@ -18,7 +20,7 @@
 //
 // After plan the memory of a program is known to the byte: [Program.Memory].
 //
-// Elements are float32 ([F32]) or int32 ([I32]). A value of rank 0 is a scalar. Views (reshape, transpose, slice,
+// Elements are float32 ([F32]) or int32 ([I32]); float32 values that 16 bits hold may lie in memory as such ([BF16], [F16]). A value of rank 0 is a scalar. Views (reshape, transpose, slice,
 // broadcast) cost nothing: they end as strides of an [Operand].
 //
 // Set TANDEM_DUMP=ir to see the program after each pass on standard error.

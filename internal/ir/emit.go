@@ -178,7 +178,7 @@ func (p *part) content(v *Value, c *Content) int {
 	}
 	consts := &p.p.Consts
 	*consts = append(*consts, make([]uint32, align(len(*consts))-len(*consts))...)
-	p.places[v] = place{region: Consts, offset: len(*consts)}
+	p.places[v] = place{region: Consts, offset: len(*consts), dtype: v.DType}
 	for _, x := range c.Floats {
 		*consts = append(*consts, math.Float32bits(x))
 	}

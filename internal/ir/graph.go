@@ -33,13 +33,27 @@ func (r Region) String() string {
 type Slot struct {
 	Region Region
 	Name   string
-	Offset int // in elements, from the start of the region
+	Offset int // in elements of its type, from the start of the region
 	Shape  Shape
 	DType  DType
 }
 
 // End returns the offset just past the slot.
 func (s *Slot) End() int { return s.Offset + s.Shape.Size() }
+
+// overlaps reports whether two slots have memory in common.
+func (s *Slot) overlaps(o *Slot) bool {
+	a, b := s.DType.Size(), o.DType.Size()
+	return s.Region == o.Region && a*s.Offset < b*o.End() && b*o.Offset < a*s.End()
+}
+
+// value is the type of a value that is read from the slot or stored in it.
+func (s *Slot) value() DType {
+	if s.DType.Half() {
+		return F32
+	}
+	return s.DType
+}
 
 // Value is a node of a Graph: the result of Op on Args.
 type Value struct {
@@ -121,12 +135,12 @@ func (g *Graph) poison(shape Shape) *Value {
 
 // Store writes v into s at the end of the graph. Shapes and types must agree; each slot is stored once.
 func (g *Graph) Store(s *Slot, v *Value) {
-	if !s.Shape.Equal(v.Shape) || s.DType != v.DType {
+	if !s.Shape.Equal(v.Shape) || s.value() != v.DType {
 		g.errorf("store: %s %s%s takes a value of that shape and type, not %s%s", s.Name, s.DType, s.Shape, v.DType, v.Shape)
 		return
 	}
 	for _, o := range g.Stores {
-		if o.Slot.Region == s.Region && o.Slot.Offset < s.End() && s.Offset < o.Slot.End() {
+		if o.Slot.overlaps(s) {
 			g.errorf("store: %s overlaps %s, which is stored already", s.Name, o.Slot.Name)
 			return
 		}

@@ -46,7 +46,7 @@ func infer(op Op, want Shape, args []*Value) (Shape, DType, error) {
 	}
 	switch op := op.(type) {
 	case Read:
-		return op.Slot.Shape.Clone(), op.Slot.DType, nil
+		return op.Slot.Shape.Clone(), op.Slot.value(), nil
 	case Const:
 		return want.Clone(), F32, nil
 	case Rand:

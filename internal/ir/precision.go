@@ -18,10 +18,11 @@ package ir
 // rounder rebuilds a graph with the rounding in it.
 type rounder struct {
 	simplifier
-	half   DType
+	target Target
+	params int // size of the region
 	fn     Fn
-	old    *Graph
-	users  [][]*Value // of the old graph
+	copies map[*Slot]*Value // of parameters
+	users  [][]*Value       // of the old graph
 	stored []bool
 	leads  []bool // whether a product follows
 	early  []bool // whether to round the value for all its users, because products want it rounded and nobody minds
@@ -34,16 +35,16 @@ func Rounded(g *Graph, half DType) (*Graph, error) {
 	if err != nil {
 		return nil, err
 	}
-	return roundOperands(s, half)
+	return roundOperands(s, Target{Half: half}, 0)
 }
 
-// roundOperands is the pass; g is simplified.
-func roundOperands(g *Graph, half DType) (*Graph, error) {
+// roundOperands is the pass, for a Params region of so many words; g is simplified.
+func roundOperands(g *Graph, target Target, params int) (*Graph, error) {
 	n := len(g.Values)
 	r := &rounder{
 		simplifier: simplifier{seen: map[string]*Value{}, uses: map[*Value]int{}},
-		half:       half, fn: rounding(half), old: g,
-		users: make([][]*Value, n), stored: make([]bool, n), leads: make([]bool, n), early: make([]bool, n),
+		target:     target, params: params, fn: rounding(target.Half),
+		copies: map[*Slot]*Value{}, users: make([][]*Value, n), stored: make([]bool, n), leads: make([]bool, n), early: make([]bool, n),
 	}
 	for _, v := range g.Values {
 		for _, a := range v.Args {
@@ -79,6 +80,9 @@ func roundOperands(g *Graph, half DType) (*Graph, error) {
 	r.out.SetScope("")
 	for _, st := range g.Stores {
 		r.out.Store(st.Slot, to[st.Value.ID])
+		if r.target.hasCopy(st.Slot, r.params) {
+			r.out.Store(r.target.copyOf(st.Slot), r.emit(Map{r.fn}, st.Slot.Shape, to[st.Value.ID]))
+		}
 	}
 	r.out.sweep()
 	return &r.out, r.out.Err()
@@ -223,8 +227,14 @@ func (r *rounder) operand(v *Value) *Value {
 }
 
 func (r *rounder) rounded(v *Value) *Value {
-	if holds(r.half, v) {
+	if holds(r.target.Half, v) {
 		return v
+	}
+	if read, ok := v.Op.(Read); ok && r.target.hasCopy(read.Slot, r.params) {
+		if r.copies[read.Slot] == nil {
+			r.copies[read.Slot] = r.out.Read(r.target.copyOf(read.Slot))
+		}
+		return r.copies[read.Slot]
 	}
 	return r.emit(Map{r.fn}, v.Shape, v)
 }
@@ -232,6 +242,8 @@ func (r *rounder) rounded(v *Value) *Value {
 // holds reports whether every element of v is one that half holds.
 func holds(half DType, v *Value) bool {
 	switch op := v.Op.(type) {
+	case Read:
+		return op.Slot.DType == half
 	case Const:
 		return rounding(half).Eval(op.Value, 0, 0) == op.Value
 	case Map:

@@ -84,6 +84,21 @@ func TestHalvesInMemory(t *testing.T) {
 	}
 }
 
+// With a copy of the parameters in halves products read that, and who stores parameters stores the copy with them, in one loop.
+func TestRoundedParams(t *testing.T) {
+	const n = 256
+	size := [NumRegions]int{Params: n + n/2, Grads: n}
+	all := &Slot{Region: Params, Name: "all", Shape: Of(n)}
+	u := &Graph{}
+	u.Store(all, u.Minus(u.Read(all), u.Scale(u.Read(&Slot{Region: Grads, Name: "all", Shape: Of(n)}), 0.1)))
+	target := Target{Half: BF16, RoundedParams: 2 * n, Traits: Traits{Halves: true}}
+	p, err := Compile("train", size, target, Part{Graph: layers()}, Part{Graph: u}, Part{Graph: Touch(all)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "copy.txt", p.String())
+}
+
 // The gradient of max-pooling and relu chooses among the elements of what comes before, so it is that which is rounded, once.
 func TestRoundingGoesThroughChoices(t *testing.T) {
 	g := &Graph{}

@@ -9,7 +9,28 @@ type Target struct {
 	Half DType
 	// Frugal takes little memory, though fewer steps can run at the same time. See frugal.go.
 	Frugal bool
+	// RoundedParams, if not 0, is where a copy of the first numbers of the Params region begins in it, rounded to Half, which reaches to the
+	// region's end; it is counted in elements of Half. Products read the copy of a parameter, and what a graph stores there is stored in the
+	// copy, too. Whoever else writes parameters, a collective or the caller, has them stored again; see [Touch].
+	RoundedParams int
 	Traits
+}
+
+// hasCopy reports whether s lies where there is a copy, in a Params region of so many words.
+func (t Target) hasCopy(s *Slot, words int) bool {
+	return t.RoundedParams > 0 && t.Halves && s.Region == Params && s.DType == F32 && s.End() <= 2*words-t.RoundedParams
+}
+
+// copyOf is the slot of the copy of s.
+func (t Target) copyOf(s *Slot) *Slot {
+	return &Slot{Region: Params, Name: s.Name + " in " + t.Half.String(), Offset: t.RoundedParams + s.Offset, Shape: s.Shape, DType: t.Half}
+}
+
+// Touch stores what s has in s: where there is a copy of it, that is made anew.
+func Touch(s *Slot) *Graph {
+	g := &Graph{}
+	g.Store(s, g.Read(s))
+	return g
 }
 
 // channelsLast reports whether images are to lie with channels last.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/tandem-train/tandem/cudaops/internal/cache"
 	"github.com/tandem-train/tandem/cudaops/internal/cublas/choices"
 	"github.com/tandem-train/tandem/cudaops/internal/cuda"
 )
@@ -30,7 +29,7 @@ func openFake(t *testing.T) *fake {
 	if err != nil {
 		t.Skip("no gcc to compile the fake library with")
 	}
-	t.Setenv(cache.Variable, t.TempDir())
+	t.Setenv(choices.Variable, t.TempDir())
 	path := filepath.Join(t.TempDir(), "libfake.so")
 	if out, err := exec.Command(gcc, "-shared", "-fPIC", "-Wall", "-Werror", "-Wno-int-to-pointer-cast", "-o", path, "testdata/fake.c").CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
@@ -225,7 +224,7 @@ func TestTuneTogether(t *testing.T) {
 
 func TestTuneOff(t *testing.T) {
 	f := openFake(t)
-	t.Setenv(cache.Variable, "off")
+	t.Setenv(choices.Variable, "off")
 	f.remembers = choices.Open("cublaslt")
 	if a := tunable(t, f.handle(t)).choice[0].algo[0]; a != 1 {
 		t.Errorf("algorithm %d is chosen", a)
@@ -237,7 +236,7 @@ func TestRememberedNonsense(t *testing.T) {
 	f := openFake(t)
 	h := f.handle(t)
 	p := tunable(t, h, 3, 1)
-	files, err := filepath.Glob(filepath.Join(os.Getenv(cache.Variable), "algorithms", "cublaslt", "*"))
+	files, err := filepath.Glob(filepath.Join(os.Getenv(choices.Variable), "algorithms", "cublaslt", "*"))
 	if err != nil || len(files) != 1 {
 		t.Fatalf("%v, %v", files, err)
 	}

@@ -30,15 +30,16 @@ type draft struct {
 	*ir.Graph // the part being built
 	rng       *rand.Rand
 
-	parts []ir.Part
-	size  [ir.NumRegions]int
-	slots []*ir.Slot // those with content before a run
-	fill  map[*ir.Slot]domain
-	exact map[*ir.Slot]bool // content on which functions with jumps work: never perturbed
-	bits  bool              // results are to be equal, not near
-	large bool              // one perturbation is enough: every result has many elements
-	half  ir.DType          // that products work on; F32 is none
-	floor float64           // what differs by less is equal, where results may cancel to nothing
+	parts  []ir.Part
+	size   [ir.NumRegions]int
+	slots  []*ir.Slot // those with content before a run
+	fill   map[*ir.Slot]domain
+	exact  map[*ir.Slot]bool // content on which functions with jumps work: never perturbed
+	bits   bool              // results are to be equal, not near
+	large  bool              // one perturbation is enough: every result has many elements
+	half   ir.DType          // that products work on; F32 is none
+	params int               // where their copy in halves begins, in words; 0 is nowhere
+	floor  float64           // what differs by less is equal, where results may cancel to nothing
 }
 
 // newDraft returns a draft with fresh random numbers whose seed is in t's log.

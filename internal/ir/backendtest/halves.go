@@ -1,7 +1,9 @@
 package backendtest
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/tandem-train/tandem/internal/ir"
@@ -31,6 +33,20 @@ func rounding(half ir.DType) (f ir.Fn, step float64) {
 	return ir.RoundBF16, 0x1p-7
 }
 
+// biased reports whether v is a product and a bias.
+func biased(v *ir.Value) bool {
+	if v.Op != ir.Op(ir.Map{Fn: ir.Add}) {
+		return false
+	}
+	return slices.ContainsFunc(v.Args, func(a *ir.Value) bool {
+		switch a.Op.(type) {
+		case ir.MatMul, ir.Conv2d:
+			return true
+		}
+		return false
+	})
+}
+
 // rounded gives v as a half holds it, in a case of halves.
 func (b *draft) rounded(v *ir.Value) *ir.Value {
 	if !b.half.Half() {
@@ -38,6 +54,56 @@ func (b *draft) rounded(v *ir.Value) *ir.Value {
 	}
 	f, _ := rounding(b.half)
 	return b.Map(f, v)
+}
+
+// halfBits is how x, rounded, lies in memory as a half.
+func halfBits(half ir.DType, x float64) uint16 {
+	f, _ := rounding(half)
+	x = f.Eval(x, 0, 0)
+	bits := math.Float32bits(float32(x))
+	if half == ir.BF16 {
+		return uint16(bits >> 16)
+	}
+	sign := uint16(bits >> 16 & 0x8000)
+	switch size := math.Abs(x); {
+	case math.IsNaN(x):
+		return 0x7fff
+	case math.IsInf(x, 0):
+		return sign | 0x7c00
+	case size < 0x1p-14:
+		return sign | uint16(math.Ldexp(size, 24))
+	}
+	return sign | uint16((bits>>23&255-112)<<10|bits>>13&1023)
+}
+
+// copyParams makes room behind the parameters for their copy in halves, where the target has one; see [ir.Target].
+func (s *suite) copyParams(b *draft) {
+	n := b.size[ir.Params]
+	if b.half.Half() && n > 0 && s.targetOf(b).Halves {
+		b.params = n
+		b.size[ir.Params] = n + (n+1)/2
+	}
+}
+
+// copied makes the copy of the parameters of an image.
+func (b *draft) copied(params []uint32) {
+	bytes := ir.Bytes(params[b.params:])
+	for i, w := range params[:b.params] {
+		binary.NativeEndian.PutUint16(bytes[2*i:], halfBits(b.half, number(ir.F32, w)))
+	}
+}
+
+// checkCopy compares the copy of what has numbers with these.
+func (b *draft) checkCopy(params []uint32) error {
+	want := slices.Clone(params)
+	b.copied(want)
+	got, made := ir.Bytes(params[b.params:]), ir.Bytes(want[b.params:])
+	for i, w := range params[:b.params] {
+		if w != poison && binary.NativeEndian.Uint16(got[2*i:]) != binary.NativeEndian.Uint16(made[2*i:]) {
+			return fmt.Errorf("params+%d: the copy of %v is %#x, want %#x", i, number(ir.F32, w), got[2*i:2*i+2], made[2*i:2*i+2])
+		}
+	}
+	return nil
 }
 
 // targetOf is what a case's programs are compiled for.
@@ -48,6 +114,7 @@ func (s *suite) targetOf(b *draft) ir.Target {
 		if traits := ir.TraitsOf(s.dev); traits != (ir.Traits{}) {
 			t.Traits = traits
 		}
+		t.RoundedParams = 2 * b.params
 	}
 	return t
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"github.com/tandem-train/tandem/internal/ir"
+	"github.com/tandem-train/tandem/internal/ir/backendtest"
 	"github.com/tandem-train/tandem/internal/ir/ref"
 	"github.com/tandem-train/tandem/internal/philox"
 )
@@ -140,17 +141,14 @@ func (e *executable) store(o ir.Operand, at []int, x float64) {
 	switch o.DType {
 	case ir.I32:
 		binary.NativeEndian.PutUint32(b, uint32(int32(x)))
-	case ir.BF16:
-		x = ir.RoundBF16.Eval(x, 0, 0)
-		binary.NativeEndian.PutUint16(b, uint16(math.Float32bits(float32(x))>>16))
-	case ir.F16:
-		binary.NativeEndian.PutUint16(b, toF16(ir.RoundF16.Eval(x, 0, 0)))
+	case ir.BF16, ir.F16:
+		binary.NativeEndian.PutUint16(b, backendtest.HalfBits(o.DType, x))
 	default:
 		binary.NativeEndian.PutUint32(b, math.Float32bits(float32(x)))
 	}
 }
 
-// fromF16 and toF16, of a number that float16 holds, convert its bits.
+// fromF16 is the number of a float16's bits.
 func fromF16(h uint16) float64 {
 	sign, e, m := 1-2*float64(h>>15), int(h>>10&31), float64(h&1023)
 	switch {
@@ -162,20 +160,6 @@ func fromF16(h uint16) float64 {
 		return sign * math.Ldexp(m, -24)
 	}
 	return sign * math.Ldexp(1024+m, e-25)
-}
-
-func toF16(x float64) uint16 {
-	bits := math.Float32bits(float32(x))
-	sign := uint16(bits >> 16 & 0x8000)
-	switch size := math.Abs(x); {
-	case math.IsNaN(x):
-		return 0x7e00
-	case math.IsInf(x, 0):
-		return sign | 0x7c00
-	case size < 0x1p-14:
-		return sign | uint16(math.Ldexp(size, 24))
-	}
-	return sign | uint16((bits>>23&255-112)<<10|bits>>13&1023)
 }
 
 func (e *executable) step(s *ir.Step) error {

@@ -1,0 +1,4 @@
+package backendtest
+
+// HalfBits is how a number lies in memory as a half.
+var HalfBits = halfBits
