@@ -214,7 +214,7 @@ func (c cardCase) steps(ctx context.Context, b *bench, peer *torch) (err error) 
 	if err != nil {
 		return err
 	}
-	floor := reached[0].against("floor", 1e3*b.ceilings.floor(cardNets[c.name], c.batch))
+	floor := reached[0].against("floor", 1e3*b.ceilings.floor(cardNets[c.name], c.batch, c.precision))
 	floor.limit = true
 	b.add(floor)
 	return nil

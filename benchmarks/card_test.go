@@ -15,19 +15,23 @@ import (
 )
 
 func TestFloor(t *testing.T) {
-	// 2 GB/s, and 8192^3 multiply-adds a second.
-	c := &ceilings{copying: timing{seconds: copyBytes / 1e9}, products: timing{seconds: 1}}
+	// 2 GB/s, and 8192^3 multiply-adds a second, in bf16 twice as many.
+	c := &ceilings{copying: timing{seconds: copyBytes / 1e9}, products: map[nn.Precision]timing{nn.TF32: {seconds: 1}, nn.BF16: {seconds: 0.5}}}
 	n := cardNet{in: []int{2, 5}, layers: []layer{linear(10, 20), linear(20, 30)}}
 	if n.layers[0] != (layer{200, 220, 20}) || conv3x3(2, 3, 4) != (layer{864, 57, 48}) || pooled(3, 4) != (layer{0, 0, 48}) {
 		t.Errorf("layers %v, %v, %v", n.layers[0], conv3x3(2, 3, 4), pooled(3, 4))
 	}
 	// 850 parameters, 50 results and 10 inputs a sample.
-	if got, want := c.floor(n, 4), (16*850+4*(8*50+4*10))/2e9; math.Abs(got-want) > 1e-12 {
-		t.Errorf("floor %v, by memory %v", got, want)
+	for precision, size := range map[nn.Precision]float64{nn.TF32: 8, nn.BF16: 4} {
+		if got, want := c.floor(n, 4, precision), (16*850+4*(size*50+4*10))/2e9; math.Abs(got-want) > 1e-12 {
+			t.Errorf("%v: floor %v, by memory %v", precision, got, want)
+		}
 	}
 	c.copying.seconds = 1e-6
-	if got, want := c.floor(n, 4), float64(4*(3*800-200))/(1<<39); math.Abs(got-want) > 1e-15 {
-		t.Errorf("floor %v, by arithmetic %v", got, want)
+	for precision, rate := range map[nn.Precision]float64{nn.TF32: 1, nn.BF16: 2} {
+		if got, want := c.floor(n, 4, precision), float64(4*(3*800-200))/(1<<39)/rate; math.Abs(got-want) > 1e-15 {
+			t.Errorf("%v: floor %v, by arithmetic %v", precision, got, want)
+		}
 	}
 }
 
