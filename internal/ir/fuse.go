@@ -76,6 +76,7 @@ func fuse(g *Graph, target Target) *fuser {
 		if u := f.unit[v]; u != nil && u.root == v {
 			f.takeSums(u)
 			f.takePlaces(u)
+			f.takeMasked(u)
 		}
 	}
 	for _, v := range g.Values {
@@ -249,6 +250,50 @@ func (f *fuser) takeSums(r *unit) {
 		f.unit[r.root] = u
 		u.max = max(u.max, r.max)
 		return
+	}
+}
+
+// takeMasked lets the gradient by the filters of images of one channel apply the mask of relu's gradient to dy, and sum dy up to a bias's gradient:
+// memory's speed limits all three, and together they read dy once and write it never.
+func (f *fuser) takeMasked(u *unit) {
+	conv, ok := u.root.Op.(Conv2dGradW)
+	if !ok || !conv.Conv.ChannelsLast || u.root.Args[0].Shape[3] != 1 {
+		return
+	}
+	dy := u.root.Args[1]
+	if !isMap(dy, Where) || f.stored[dy.ID] || !isConst(dy.Args[1], 0) {
+		return
+	}
+	le, g := dy.Args[0], dy.Args[2]
+	if !isMap(le, Le) || !isConst(le.Args[1], 0) || !f.inMemory(f.views[le.Args[0]].base) || !f.views[le.Args[0]].whole() {
+		return
+	}
+	// What is masked is nobody else's, and in memory in any case.
+	if by := f.unit[g]; by == nil || isFused(by) || by.result != g || f.only(g) != dy || g.DType != F32 || f.unit[dy].root != dy {
+		return
+	}
+	var sums *Value
+	for _, c := range f.consumers[dy.ID] {
+		op, reduces := c.Op.(Reduce)
+		switch {
+		case c == u.root:
+		case reduces && op.Fn == Sum && slices.Equal(op.Axes, []int{0, 1, 2}) && sums == nil && f.unit[c].root == c && len(f.unit[c].members) == 0:
+			sums = c
+		default:
+			return
+		}
+	}
+	y := f.views[le.Args[0]]
+	u.mask = &y
+	delete(f.unit, dy)
+	f.views[dy] = wholeView(g)
+	if f.only(le) != nil {
+		delete(f.unit, le)
+	}
+	if sums != nil {
+		u.sums = sums
+		f.unit[sums] = u
+		u.max = max(u.max, sums.ID)
 	}
 }
 

@@ -106,3 +106,33 @@ func TestChannelsLast(t *testing.T) {
 		}
 	}
 }
+
+// The gradient by the filters of images of one channel masks and sums up what comes back on the way, where that is nobody else's.
+func TestMaskedFilterGradient(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		var g Graph
+		win := Window{Kernel: [2]int{3, 3}, Stride: [2]int{1, 1}, Dilation: [2]int{1, 1}, Groups: 1}
+		in := func(offset int, dims ...int) *Value {
+			return g.Read(&Slot{Region: Input, Name: "in", Offset: offset, Shape: Of(dims...)})
+		}
+		out := func(offset int, v *Value) {
+			g.Store(&Slot{Region: Output, Name: "out", Offset: offset, Shape: v.Shape}, v)
+		}
+		x, w, dz := in(0, 2, 1, 8, 8), in(512, 8, 4, 3, 3), in(1024, 2, 8, 4, 4)
+		y := g.Map(Relu, g.Add(Conv2d{win}, nil, x, in(128, 4, 1, 3, 3)))
+		dy := g.Add(Conv2dGradX{Conv: win, In: [4]int(y.Shape)}, nil, w, dz)
+		dy = g.Select(g.Map(Le, y, g.Const(0)), g.Const(0), dy)
+		out(0, g.Add(Conv2dGradW{win}, nil, x, dy))
+		out(64, g.Sum(dy, 0, 2, 3))
+		if shared {
+			out(128, dy)
+		}
+		p, err := Compile("net", [NumRegions]int{}, Target{TF32: true, Traits: Traits{ChannelsLast: true}}, Part{Graph: &g})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if taken := strings.Contains(p.String(), "mask sums"); taken == shared {
+			t.Errorf("dy is stored: %t:\n%s", shared, p)
+		}
+	}
+}

@@ -14,19 +14,17 @@ func (s *Step) Plain() []Step {
 	if e.Mask == 0 && !e.Sums {
 		return []Step{*s}
 	}
+	if _, ok := s.Op.(Conv2dGradW); ok {
+		return s.plainMasked()
+	}
 	product := *s
-	product.In, product.Out, product.Epilogue = s.In[:2], s.Out[:1], Epilogue{Relu: e.Relu}
+	product.In, product.Out, product.Epilogue = s.In[:2:2], s.Out[:1:1], Epilogue{Relu: e.Relu}
 	if e.Bias != 0 {
 		product.In, product.Epilogue.Bias = []Operand{s.In[0], s.In[1], s.In[e.Bias]}, 2
 	}
 	steps := []Step{product}
 	if e.Mask != 0 {
-		steps = append(steps, Step{
-			Op: Fused{}, Name: s.Name, In: []Operand{s.In[e.Mask], s.Out[0]}, Out: s.Out[:1], Results: []int{4},
-			Loop: &Loop{Shape: s.Out[0].Shape, Code: []Instr{
-				{Kind: Load, In: 0}, {Kind: Imm}, {Kind: Apply, Fn: Le, A: [3]int{0, 1}}, {Kind: Load, In: 1}, {Kind: Apply, Fn: Where, A: [3]int{2, 1, 3}},
-			}},
-		})
+		steps = append(steps, s.masked(s.Out[0]))
 	}
 	if e.Sums {
 		a, sums := s.In[0], s.Out[1]
@@ -34,6 +32,37 @@ func (s *Step) Plain() []Step {
 		steps = append(steps, Step{
 			Op: Reduce{Fn: Sum, Axes: []int{1}}, Name: s.Name, In: []Operand{a}, Out: []Operand{sums},
 			Loop: &Loop{Shape: a.Shape, Code: []Instr{{Kind: Load}}},
+		})
+	}
+	return steps
+}
+
+// masked is a loop that applies the step's mask to an operand, in place.
+func (s *Step) masked(o Operand) Step {
+	return Step{
+		Op: Fused{}, Name: s.Name, In: []Operand{s.In[s.Epilogue.Mask], o}, Out: []Operand{o}, Results: []int{4},
+		Loop: &Loop{Shape: o.Shape, Code: []Instr{
+			{Kind: Load, In: 0}, {Kind: Imm}, {Kind: Apply, Fn: Le, A: [3]int{0, 1}}, {Kind: Load, In: 1}, {Kind: Apply, Fn: Where, A: [3]int{2, 1, 3}},
+		}},
+	}
+}
+
+// plainMasked is Plain for the gradient of a convolution by its filters: the mask comes first.
+func (s *Step) plainMasked() []Step {
+	var steps []Step
+	dy := s.In[1]
+	if s.Epilogue.Mask != 0 {
+		steps = append(steps, s.masked(dy))
+	}
+	conv := *s
+	conv.In, conv.Out, conv.Epilogue = s.In[:2:2], s.Out[:1:1], Epilogue{}
+	steps = append(steps, conv)
+	if s.Epilogue.Sums {
+		sums := s.Out[1]
+		sums.Shape, sums.Strides = Of(1, 1, 1, dy.Shape[3]), Of(1, 1, 1, dy.Shape[3]).Strides()
+		steps = append(steps, Step{
+			Op: Reduce{Fn: Sum, Axes: []int{0, 1, 2}}, Name: s.Name, In: []Operand{dy}, Out: []Operand{sums},
+			Loop: &Loop{Shape: dy.Shape, Code: []Instr{{Kind: Load}}},
 		})
 	}
 	return steps

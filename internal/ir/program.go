@@ -90,9 +90,10 @@ type Step struct {
 type Epilogue struct {
 	Bias int  // index into In of a vector: added along the last dimension of MatMul, the channels of Conv2d; 0 means none
 	Relu bool // after the bias
-	// Of MatMul only.
+	// Of MatMul, and of Conv2dGradW for images of one channel that lies last.
 	Mask int  // index into In of an operand of the result's shape: the result is 0 where that is 0 or less, as relu's gradient is; 0 means none
 	Sums bool // Out[1] is the sum of each row of In[0], one a row: where In[0] is a gradient, transposed, that of a bias
+	// Conv2dGradW: the mask is for dy, In[1], and the step may change that; the sums are dy's, one a channel.
 	// Of Pool2d only.
 	Places bool // Out[1] is what PoolPlaces makes of In[0] and the same window
 }

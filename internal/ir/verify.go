@@ -89,14 +89,21 @@ func (s *Step) verifyEpilogue() error {
 			return fmt.Errorf("the epilogue reads operand %d of %d", i, len(s.In))
 		}
 	}
-	if e.Mask != 0 && !s.In[e.Mask].Shape.Equal(s.Out[0].Shape) {
-		return fmt.Errorf("a mask of shape %s for %v", s.In[e.Mask].Shape, s.Out[0])
-	}
 	if e.Places && (len(s.Out) != 2 || s.Out[1].DType != I32 || !s.Out[1].Contiguous()) {
 		return fmt.Errorf("places in %v", s.Out[1:])
 	}
-	if e.Sums && (len(s.Out) != 2 || len(s.In[0].Shape) != 2 || s.Out[1].Shape.Size() != s.In[0].Shape[0] || !s.Out[1].Contiguous()) {
-		return fmt.Errorf("sums of the rows of %v in %v", s.In[0], s.Out[1:])
+	if e.Mask == 0 && !e.Sums {
+		return nil
+	}
+	masked, sums := s.Out[0], s.In[0].Shape[0]
+	if _, ok := s.Op.(Conv2dGradW); ok {
+		masked, sums = s.In[1], s.In[1].Shape[3]
+	}
+	if e.Mask != 0 && !s.In[e.Mask].Shape.Equal(masked.Shape) {
+		return fmt.Errorf("a mask of shape %s for %v", s.In[e.Mask].Shape, masked)
+	}
+	if e.Sums && (len(s.Out) != 2 || s.Out[1].Shape.Size() != sums || !s.Out[1].Contiguous()) {
+		return fmt.Errorf("%d sums in %v", sums, s.Out[1:])
 	}
 	return nil
 }

@@ -12,7 +12,10 @@ import (
 var files embed.FS
 
 // preludes are the files of kernels, each after those that it builds on.
-var preludes = []string{"base", "random", "reduce", "rows", "move", "pool", "product", "places", "tensor"}
+var preludes = []string{"base", "random", "reduce", "rows", "move", "pool", "product", "places", "tensor", "filters", "single"}
+
+// buildsOn are the files that a file needs besides base.
+var buildsOn = map[string][]string{"rows": {"reduce"}, "places": {"pool"}, "filters": {"product", "tensor"}, "single": {"product"}}
 
 // module collects the kernels of a program into one source. Equal kernels are one, so that equal programs give equal sources.
 type module struct {
@@ -32,8 +35,8 @@ func (m *module) kernel(stem, text string, uses ...string) int {
 	}
 	for _, u := range uses {
 		m.uses[u] = true
-		if u == "rows" {
-			m.uses["reduce"] = true
+		for _, first := range buildsOn[u] {
+			m.uses[first] = true
 		}
 	}
 	k := len(m.kernels)

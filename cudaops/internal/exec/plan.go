@@ -281,9 +281,9 @@ func (b *planner) build(s *ir.Step) error {
 	case ir.Reduce:
 		return b.reduce(s, op)
 	case ir.MatMul:
-		return b.matMul(s)
+		return b.inBestWay(s)
 	case ir.Conv2d, ir.Conv2dGradX, ir.Conv2dGradW:
-		return b.conv(s)
+		return b.inBestWay(s)
 	case ir.Pool2d:
 		return b.pool(s, op)
 	case ir.PoolPlaces:

@@ -75,7 +75,7 @@ func (b *planner) maxPool(w ir.Window, x ir.Operand, y, places *ir.Operand) erro
 		return err
 	}
 	text := fmt.Sprintf("%s {\n    maxPlaces<%s, %d, %t, %t>(x, %s, %s);\n}\n", entry(params...), p.placed(list...), n, y != nil, places != nil, values, words)
-	b.launch(b.kernel("pool", text, "pool", "places"), blocks(n, threads), args...)
+	b.launch(b.kernel("pool", text, "places"), blocks(n, threads), args...)
 	return nil
 }
 
@@ -114,7 +114,7 @@ func (b *planner) pool(s *ir.Step, op ir.Pool2d) error {
 }
 
 func (b *planner) poolGrad(s *ir.Step, op ir.Pool2dGrad) error {
-	if err := contiguous(append(s.In, s.Out[0])...); err != nil {
+	if err := contiguous(slices.Concat(s.In, s.Out[:1])...); err != nil {
 		return err
 	}
 	dx := s.Out[0]
@@ -132,7 +132,7 @@ func (b *planner) poolGrad(s *ir.Step, op ir.Pool2dGrad) error {
 			f, n = "placedGradBeside", p.cells()/lanes
 		}
 		text := call(fmt.Sprintf("%s<%s, %d>", f, p.placed(dy, dx), n), reads(places, "places"), reads(dy, "dy"), writes(dx, "dx"))
-		b.launch(b.kernel("poolGrad", text, "pool", "places"), blocks(n, threads), at(places), at(dy), at(dx))
+		b.launch(b.kernel("poolGrad", text, "places"), blocks(n, threads), at(places), at(dy), at(dx))
 		return nil
 	}
 	geometry := p.geometry()

@@ -3,12 +3,13 @@ package exec
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/tandem-train/tandem/internal/ir"
 )
 
-// matMul is [B,M,K] x [B,K,N] -> [B,M,N], or without B, in the way that is the fastest.
-func (b *planner) matMul(s *ir.Step) error {
+// inBestWay plans a product or a convolution in the way that is the fastest.
+func (b *planner) inBestWay(s *ir.Step) error {
 	w, err := b.choose(b, s)
 	if err != nil {
 		return err
@@ -126,16 +127,17 @@ type convolution struct {
 	bias         place
 	biasType     ir.DType
 	biased, relu bool
+	mask, sums   place // of and for dy
+	masked       bool
+	summed       bool
 }
 
-func (b *planner) conv(s *ir.Step) error {
-	if err := contiguous(append(s.In, s.Out[0])...); err != nil {
-		return err
+// newConvolution is the convolution of a step.
+func newConvolution(s *ir.Step) (c convolution, err error) {
+	if err := contiguous(slices.Concat(s.In, s.Out[:1])...); err != nil {
+		return c, err
 	}
-	if s.Out[0].Shape.Size() == 0 {
-		return nil
-	}
-	c := convolution{op: s.Op, relu: s.Epilogue.Relu}
+	c = convolution{op: s.Op, relu: s.Epilogue.Relu}
 	var x, w, y ir.Operand
 	switch op := s.Op.(type) {
 	case ir.Conv2d:
@@ -151,17 +153,62 @@ func (b *planner) conv(s *ir.Step) error {
 	if i := s.Epilogue.Bias; i != 0 {
 		c.bias, c.biasType, c.biased = at(s.In[i]), s.In[i].DType, true
 	}
-	if done, err := b.convolution(b, c); done || err != nil {
-		return err
+	if i := s.Epilogue.Mask; i != 0 {
+		c.mask, c.masked = at(s.In[i]), true
 	}
-	return b.ownConv(c)
+	if s.Epilogue.Sums {
+		c.sums, c.summed = at(s.Out[1]), true
+	}
+	return c, nil
+}
+
+// plainConv makes a convolution by the library, or else by a kernel of our own, and what there is of mask and sums by steps of their own.
+func (b *planner) plainConv(s *ir.Step) error {
+	plain := s.Plain()
+	for i := range plain {
+		s := &plain[i]
+		if !isConv(s.Op) {
+			if err := b.build(s); err != nil {
+				return err
+			}
+			continue
+		}
+		c, err := newConvolution(s)
+		if err != nil {
+			return err
+		}
+		if s.Out[0].Shape.Size() == 0 {
+			continue
+		}
+		done, err := b.convolution(b, c)
+		if err == nil && !done {
+			err = b.ownConv(c)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func isConv(op ir.Op) bool {
+	switch op.(type) {
+	case ir.Conv2d, ir.Conv2dGradX, ir.Conv2dGradW:
+		return true
+	}
+	return false
+}
+
+// geometry is the convolution's Geometry of product.cuh.
+func (c convolution) geometry() string {
+	w, x, y := c.window, c.xs, c.ys
+	return fmt.Sprintf("Geometry<%d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %t>", x[0], x[1], x[2], x[3], y[1], y[2], y[3], w.Groups,
+		w.Kernel[0], w.Kernel[1], w.Stride[0], w.Stride[1], w.Padding[0], w.Padding[1], w.Dilation[0], w.Dilation[1], w.ChannelsLast)
 }
 
 func (b *planner) ownConv(c convolution) error {
 	w, x, y := c.window, c.xs, c.ys
-	g := w.Groups
-	geometry := fmt.Sprintf("Geometry<%d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %t>", x[0], x[1], x[2], x[3], y[1], y[2], y[3], g,
-		w.Kernel[0], w.Kernel[1], w.Stride[0], w.Stride[1], w.Padding[0], w.Padding[1], w.Dilation[0], w.Dilation[1], w.ChannelsLast)
+	g, geometry := w.Groups, c.geometry()
 	ci, co, area := x[1]/g, y[1]/g, w.Kernel[0]*w.Kernel[1]
 	xt, wt, yt := ctype(c.xt), ctype(c.wt), ctype(c.yt)
 	switch c.op.(type) {

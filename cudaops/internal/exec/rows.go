@@ -3,6 +3,7 @@ package exec
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/tandem-train/tandem/internal/ir"
 )
@@ -63,7 +64,7 @@ func (b *planner) crossEntropyGrad(s *ir.Step, op ir.CrossEntropyGrad) error {
 
 // loss launches a cross entropy or its gradient.
 func (b *planner) loss(s *ir.Step, function string, smoothing float64, ignore int) error {
-	if err := contiguous(append(s.In, s.Out[0])...); err != nil {
+	if err := contiguous(slices.Concat(s.In, s.Out[:1])...); err != nil {
 		return err
 	}
 	rows, columns := s.In[0].Shape[0], s.In[0].Shape[1]

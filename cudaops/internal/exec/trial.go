@@ -67,7 +67,7 @@ func (v vendor) keyOf(p *ir.Program, s *ir.Step, ways []way) (string, error) {
 		version = lib.Version()
 	}
 	var key strings.Builder
-	fmt.Fprintf(&key, "cublasLt %d, kernels %d, %s, %+v, %+v", version, kernelVersion, card, p.Target, s.Epilogue)
+	fmt.Fprintf(&key, "cublasLt %d, kernels %d, %s, %+v, %s%+v, %+v", version, kernelVersion, card, p.Target, opName(s.Op), s.Op, s.Epilogue)
 	for _, o := range append(slices.Clone(s.In), s.Out...) {
 		fmt.Fprintf(&key, ", %s%v%v at %d", o.DType, o.Shape, o.Strides, at(o).bytes%boundary)
 	}

@@ -6,7 +6,7 @@ import (
 	"github.com/tandem-train/tandem/internal/ir"
 )
 
-// way is how a product can be carried out, with all of its epilogue. Which is the fastest is measured; see trial.go.
+// way is how a product, or a convolution, can be carried out, with all of its epilogue. Which is the fastest is measured; see trial.go.
 type way struct {
 	name string
 	plan func(b *planner, s *ir.Step) error
@@ -20,6 +20,9 @@ var errNoWay = errors.New("no way for this product")
 
 // ways lists how a product can be carried out, on a card of that major version of compute capability. The first always can be.
 func (b *planner) ways(s *ir.Step, major int) []way {
+	if _, ok := s.Op.(ir.MatMul); !ok {
+		return b.convWays(s, major)
+	}
 	list := []way{{"plain", (*planner).plain}}
 	p, err := newMatrices(s)
 	if err != nil || s.Out[0].Shape.Size() == 0 {

@@ -1,10 +1,15 @@
-// Convolutions with channels last for which libraries are slow: the gradient by the filters on tensor cores, and images of a single channel.
-// T is a Geometry with LAST. Parts of sums, S of them, are added up by another kernel, in order.
-
-// FilterGradient is dw by the tensor cores, in TF32, for strides and dilations of 1: what lies beneath dy, pixel by pixel, times dy. As both have their
-// channels together, neither lies along the pixels that are summed over, as a library's instructions want it; but fragments of 16 x 8 numbers can be
-// put together from any order.
+// The gradient of a convolution by its filters on the tensor cores, in TF32, with channels last and strides and dilations of 1: what lies beneath
+// dy, pixel by pixel, times dy. As both have their channels together, neither lies along the pixels that are summed over, as a library's
+// instructions want it; but fragments of 16 x 8 numbers can be put together from any order. T is a Geometry. S parts are made, which another
+// kernel adds up in order.
 //
+// Sums go over all pixels of all images, so operands are rounded to nearest: cutting off their last bits, as the tensor cores would, adds up.
+__device__ __forceinline__ u32 tf32(float x) {
+    u32 r;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
+    return r;
+}
+
 // A block makes OT x CT channels of all taps, from some of the units: ROWS rows of SEG pixels of one image. Its first four warps take every
 // other row, and its last four the rows between; each of them has a quarter of CT. Rows go through rings of pairs in shared memory: a step has a
 // pair of rows of dy, and of x one that lies HALO pairs ahead, D pairs under way. A pair of x is used for all rows of dy that it lies beneath.
@@ -103,83 +108,5 @@ template <class T, int MT, int SEG, int ROWS, int S, int D> struct FilterGradien
 #pragma unroll
                     for (int j = 0; j < 4; j += 2)
                         *(float2 *)(out + T::k(0, o0 + m * 16 + j / 2 * 8 + g, c0 + slice + q * 2, p, r)) = make_float2(acc[p][r][m][j], acc[p][r][m][j + 1]);
-    }
-};
-
-// Single is convolutions of images of one channel, which memory's speed limits. A thread goes along rows of output, for four of the output's
-// channels; neighbours have the channels beside them.
-template <class T> struct Single {
-    static const int QUADS = T::O / 4, ROWS = 256 / QUADS; // rows at a time, of a block
-    static const bool SLIDES = T::SW == 1 && T::DW == 1;
-
-    // under moves a window of x to column j of row i.
-    static __device__ __forceinline__ void under(float (&win)[T::KH][T::KW], const float *x, int n, int i, int j) {
-#pragma unroll
-        for (int p = 0; p < T::KH; p++)
-#pragma unroll
-            for (int q = 0; q < T::KW; q++)
-                win[p][q] = SLIDES && q < T::KW - 1 && j > 0 ? win[p][q + 1] : T::in(x, n, 0, 0, i, j, p, q);
-    }
-    template <bool BIAS, bool RELU> static __device__ __forceinline__ void forward(const float *x, const float *w, const float *bias, float *y) {
-        const int quad = threadIdx.x % QUADS;
-        const u64 row = (u64)blockIdx.x * ROWS + threadIdx.x / QUADS;
-        if (threadIdx.x >= QUADS * ROWS || row >= (u64)T::N * T::OH) return;
-        const int n = row / T::OH, i = row % T::OH;
-        float f[T::KH * T::KW][4];
-        Vec<4> b = {};
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            if constexpr (BIAS) b.x[k] = bias[quad * 4 + k];
-#pragma unroll
-            for (int r = 0; r < T::KH * T::KW; r++) f[r][k] = w[T::tap(0, quad * 4 + k, r)];
-        }
-        float win[T::KH][T::KW];
-#pragma unroll 4
-        for (int j = 0; j < T::OW; j++) {
-            under(win, x, n, i, j);
-            Vec<4> v = b;
-#pragma unroll
-            for (int r = 0; r < T::KH * T::KW; r++)
-#pragma unroll
-                for (int k = 0; k < 4; k++) v.x[k] += win[r / T::KW][r % T::KW] * f[r][k];
-            if constexpr (RELU)
-#pragma unroll
-                for (int k = 0; k < 4; k++) v.x[k] = relu(v.x[k]);
-            storev<4>(y + T::y(n, 0, quad * 4, i, j), v);
-        }
-    }
-    // gradient makes part blockIdx.x, of S, of dw.
-    template <int S> static __device__ __forceinline__ void gradient(const float *x, const float *dy, float *parts) {
-        const int quad = threadIdx.x % QUADS, first = threadIdx.x / QUADS;
-        float acc[T::KH * T::KW][4] = {};
-        for (u64 row = (u64)blockIdx.x * ROWS + first; first < ROWS && row < (u64)T::N * T::OH; row += S * ROWS) {
-            const int n = row / T::OH, i = row % T::OH;
-            float win[T::KH][T::KW];
-#pragma unroll 4
-            for (int j = 0; j < T::OW; j++) {
-                const Vec<4> v = loadv<4>(dy + T::y(n, 0, quad * 4, i, j));
-                under(win, x, n, i, j);
-#pragma unroll
-                for (int r = 0; r < T::KH * T::KW; r++)
-#pragma unroll
-                    for (int k = 0; k < 4; k++) acc[r][k] += win[r / T::KW][r % T::KW] * v.x[k];
-            }
-        }
-        __shared__ float below[ROWS][T::O];
-        float *out = parts + (u64)blockIdx.x * T::O * T::KH * T::KW;
-#pragma unroll
-        for (int r = 0; r < T::KH * T::KW; r++) {
-            __syncthreads();
-            if (first < ROWS)
-#pragma unroll
-                for (int k = 0; k < 4; k++) below[first][quad * 4 + k] = acc[r][k];
-            __syncthreads();
-            for (int o = threadIdx.x; o < T::O; o += 256) {
-                float sum = below[0][o];
-#pragma unroll
-                for (int i = 1; i < ROWS; i++) sum += below[i][o];
-                out[T::tap(0, o, r)] = sum;
-            }
-        }
     }
 };

@@ -1,0 +1,231 @@
+package exec
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/tandem-train/tandem/cudaops/internal/cublas/choices"
+	"github.com/tandem-train/tandem/cudaops/internal/cuda"
+	"github.com/tandem-train/tandem/internal/ir"
+	"github.com/tandem-train/tandem/internal/ir/ref"
+)
+
+// convCase is a convolution with channels last, of ReLU and bias, or its gradient by filters.
+type convCase struct {
+	gradient      bool
+	masked        bool // with relu's mask and the sums for a bias
+	n, c, h, w, o int
+	kernel        [2]int
+	padding       [2]int
+	stride        [2]int
+}
+
+func (c convCase) String() string {
+	kind := "forward"
+	switch {
+	case c.masked:
+		kind = "masked gradient"
+	case c.gradient:
+		kind = "gradient"
+	}
+	return fmt.Sprintf("%s of %dx%dx%dx%d by %d %v padding %v stride %v", kind, c.n, c.h, c.w, c.c, c.o, c.kernel, c.padding, c.stride)
+}
+
+// draw gives the program, and the slots of what it reads and writes.
+func (c convCase) draw(s *sketch) (p *ir.Program, in, out []*ir.Slot) {
+	w := ir.Window{Kernel: c.kernel, Stride: c.stride, Padding: c.padding, Dilation: [2]int{1, 1}, Groups: 1, ChannelsLast: true}
+	read := func(dims ...int) *ir.Value {
+		slot := s.slot(ir.Input, ir.F32, dims...)
+		in = append(in, slot)
+		return s.Read(slot)
+	}
+	store := func(v *ir.Value) {
+		out = append(out, s.slot(ir.Output, ir.F32, v.Shape...))
+		s.Store(out[len(out)-1], v)
+	}
+	x, y := read(c.n, c.h, c.w, c.c), []int{c.n, w.Out(0, c.h), w.Out(1, c.w), c.o}
+	switch {
+	case c.masked:
+		dy := s.Add(ir.SoftmaxGrad{}, nil, read(y...), read(y...)) // a step that is no loop
+		dy = s.Select(s.Map(ir.Le, read(y...), s.Const(0)), s.Const(0), dy)
+		store(s.Add(ir.Conv2dGradW{Conv: w}, nil, x, dy))
+		store(s.Sum(dy, 0, 1, 2))
+	case c.gradient:
+		store(s.Add(ir.Conv2dGradW{Conv: w}, nil, x, read(y...)))
+	default:
+		k := read(c.o, c.kernel[0], c.kernel[1], c.c)
+		store(s.Map(ir.Relu, s.Plus(s.Add(ir.Conv2d{Conv: w}, nil, x, k), read(c.o))))
+	}
+	p, err := ir.Compile("convolution", s.size, ir.Target{TF32: true}, s.parts...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return p, in, out
+}
+
+// Every way to make a convolution gives its numbers, and the same bits again. Operands are numbers of TF32, so that rounding them costs nothing.
+func TestConvWays(t *testing.T) {
+	openCard(t)
+	rng := rand.New(rand.NewPCG(1, uint64(rand.Uint32())))
+	square := func(gradient bool, n, c, size, o, kernel, padding int) convCase {
+		return convCase{gradient, false, n, c, size, size, o, [2]int{kernel, kernel}, [2]int{padding, padding}, [2]int{1, 1}}
+	}
+	cases := []convCase{
+		square(false, 3, 1, 28, 32, 3, 0), square(true, 3, 1, 28, 32, 3, 0), square(true, 70, 1, 28, 32, 3, 0),
+		square(false, 2, 1, 9, 12, 5, 2), square(true, 2, 1, 9, 12, 5, 2),
+		{true, false, 2, 1, 11, 13, 8, [2]int{3, 2}, [2]int{1, 1}, [2]int{2, 3}}, {false, false, 2, 1, 11, 13, 8, [2]int{3, 2}, [2]int{1, 1}, [2]int{2, 3}},
+		square(true, 5, 32, 26, 64, 3, 0), square(true, 150, 32, 12, 64, 3, 0), square(true, 2, 64, 14, 128, 3, 1), square(true, 3, 32, 9, 16, 5, 2),
+		square(true, 1, 32, 7, 32, 1, 0), square(true, 2, 96, 31, 192, 3, 1),
+		{true, true, 3, 1, 12, 14, 32, [2]int{3, 3}, [2]int{}, [2]int{1, 1}}, {true, true, 70, 1, 9, 9, 12, [2]int{3, 3}, [2]int{1, 1}, [2]int{1, 1}},
+		{true, false, 3, 32, 10, 7, 32, [2]int{3, 2}, [2]int{0, 1}, [2]int{1, 1}}, {true, false, 3, 32, 5, 40, 16, [2]int{2, 3}, [2]int{1, 0}, [2]int{1, 1}},
+	}
+	for _, c := range cases {
+		t.Run(c.String(), func(t *testing.T) { c.test(t, rng) })
+	}
+}
+
+// convWaysOf are all that there are for the convolution, which is the program's last step but for copies.
+func convWaysOf(p *ir.Program) []way {
+	b := &planner{plan: &plan{program: p}}
+	i := slices.IndexFunc(p.Steps, func(s ir.Step) bool { return isConv(s.Op) })
+	return b.ways(&p.Steps[i], clusters)
+}
+
+func (c convCase) test(t *testing.T, rng *rand.Rand) {
+	s := newSketch(t)
+	p, in, out := c.draw(s)
+	exact, size := ref.NewEnv(s.size), ref.NewEnv(s.size) // and the sums of absolute values, of which errors are a part
+	x := make([][]float32, len(in))
+	for i, slot := range in {
+		x[i] = make([]float32, slot.Shape.Size())
+		for j := range x[i] {
+			x[i][j] = math.Float32frombits(math.Float32bits(float32(rng.NormFloat64())) &^ (1<<13 - 1))
+			exact.At(slot)[j], size.At(slot)[j] = float64(x[i][j]), math.Abs(float64(x[i][j]))
+		}
+	}
+	for _, e := range []*ref.Env{exact, size} {
+		if err := ref.Eval(e, s.parts...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limit := 1e-5
+	if c.masked {
+		limit = 1e-3 // what the step before makes is no number of TF32, nor are its terms known
+		for _, o := range out {
+			most := 0.0
+			for _, x := range exact.At(o) {
+				most = max(most, math.Abs(x))
+			}
+			for i := range size.At(o) {
+				size.At(o)[i] = most
+			}
+		}
+	}
+	ways := convWaysOf(p)
+	if len(ways) < 2 {
+		t.Fatalf("one way only: %v", ways[0].name)
+	}
+	for _, w := range ways {
+		t.Run(w.name, func(t *testing.T) {
+			l := loadWith(t, p, func(e *Exec) libraries { return only{vendor{e, e.tools}, w} })
+			if l == nil {
+				t.Skip("no way for this convolution")
+			}
+			for i, slot := range in {
+				l.write(t, slot, x[i])
+			}
+			var first []float32
+			for range 3 {
+				for _, o := range out {
+					l.write(t, o, slices.Repeat([]float32{float32(math.NaN())}, o.Shape.Size()))
+				}
+				if err := l.Run(context.Background(), &ir.Runtime{}); err != nil {
+					t.Fatal(err)
+				}
+				var got []float32
+				for k, o := range out {
+					x := l.read(t, o)
+					for i, want := range exact.At(o) {
+						if err := math.Abs(float64(x[i]) - want); !(err <= limit*size.At(o)[i]+1e-30) {
+							t.Fatalf("element %d of result %d is %v, want %v", i, k, x[i], want)
+						}
+					}
+					got = append(got, x...)
+				}
+				if first == nil {
+					first = got
+				} else if !slices.Equal(first, got) {
+					t.Error("other bits in another run")
+				}
+			}
+		})
+	}
+}
+
+// Whatever a gradient by filters is cut into, its parts cover all images, and a block has the memory that it needs.
+func TestFilterTiles(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for range 2000 {
+		w := ir.Window{Kernel: [2]int{1 + rng.IntN(5), 1 + rng.IntN(5)}, Stride: [2]int{1, 1}, Dilation: [2]int{1, 1}, Groups: 1, ChannelsLast: true}
+		c := convolution{op: ir.Conv2dGradW{}, window: w, xs: [4]int{1 + rng.IntN(300), 32 * (1 + rng.IntN(4)), 5 + rng.IntN(60), 5 + rng.IntN(60)}}
+		c.ys = [4]int{c.xs[0], 16 * (1 + rng.IntN(12)), w.Out(0, c.xs[2]), w.Out(1, c.xs[3])}
+		c.ws = [4]int{c.ys[1], c.xs[1], w.Kernel[0], w.Kernel[1]}
+		tile, ok := c.filterTile()
+		if !ok {
+			continue
+		}
+		b := &planner{plan: &plan{own: make([]span, 1)}, s: &ir.Step{}}
+		if err := b.filterGradient(c, tile); err != nil {
+			t.Fatal(err)
+		}
+		l := b.tasks[0].do.(launch)
+		if tile.parts < 1 || tile.rows < 1 || l.planes*tile.rows16*16*32 != c.ys[1]*c.xs[1] || l.shared > 227<<10 {
+			t.Errorf("%v of %v in %+v: %d planes, %d bytes", c.ys, c.xs, tile, l.planes, l.shared)
+		}
+	}
+}
+
+// BenchmarkConvWays times every way of some convolutions, as a trial does.
+func BenchmarkConvWays(b *testing.B) {
+	one := [2]int{1, 1}
+	for _, c := range []convCase{
+		{false, false, 4096, 1, 28, 28, 32, [2]int{3, 3}, [2]int{}, one}, {true, false, 4096, 1, 28, 28, 32, [2]int{3, 3}, [2]int{}, one},
+		{true, false, 4096, 32, 26, 26, 64, [2]int{3, 3}, [2]int{}, one},
+		{false, false, 64, 1, 28, 28, 32, [2]int{3, 3}, [2]int{}, one}, {true, false, 64, 1, 28, 28, 32, [2]int{3, 3}, [2]int{}, one},
+		{true, true, 4096, 1, 28, 28, 32, [2]int{3, 3}, [2]int{}, one},
+		{true, false, 64, 32, 26, 26, 64, [2]int{3, 3}, [2]int{}, one},
+		{true, false, 128, 128, 28, 28, 128, [2]int{3, 3}, one, one}, {true, false, 256, 64, 56, 56, 64, [2]int{3, 3}, one, one}, {true, false, 128, 256, 14, 14, 256, [2]int{3, 3}, one, one},
+	} {
+		p, _, _ := c.draw(newSketch(b))
+		for _, w := range convWaysOf(p) {
+			b.Run(c.String()+"/"+w.name, func(b *testing.B) {
+				l := loadWith(b, p, func(e *Exec) libraries { return only{vendor{e, e.tools}, w} })
+				if l == nil {
+					b.Skip("no way for this convolution")
+				}
+				var ms float64
+				err := l.card.Do(func() (err error) {
+					for range b.N {
+						ms, err = choices.Measure(l.card.API, func(stream cuda.Stream) error {
+							l.stream = stream
+							return l.put(&l.parts[0], stream)
+						})
+						if err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.ReportMetric(ms*1e3, "us/run")
+				b.ReportMetric(0, "ns/op")
+			})
+		}
+	}
+}
