@@ -35,6 +35,24 @@ func TestKernels(t *testing.T) {
 	})
 }
 
+// TestHalfKernels does the same for some programs whose numbers lie in 16 bits.
+func TestHalfKernels(t *testing.T) {
+	config := fakecuda.Config{Cards: []int64{4096}, Kernels: true, Subtests: "^half$"}
+	if os.Getenv("TANDEM_TEST_LONG") == "" {
+		config.Subtests = "^half$/^(bf16|f16)_(matmul_with_epilogue|softmax|concat|gather|mlp_step|cnn_step|flat_update)$"
+	}
+	if !fakecuda.In(t, config) {
+		return
+	}
+	backendtest.Run(t, func(t *testing.T) ir.Device {
+		dev, err := cudaops.Open(0, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return dev
+	}, backendtest.Only("half"))
+}
+
 // TestWaitGivesOutput: what runs that are under way put out is kept apart, and is gone when as many others have begun as a card keeps.
 func TestWaitGivesOutput(t *testing.T) {
 	if !fakecuda.In(t, fakecuda.Config{Cards: []int64{4096}, Kernels: true}) {
