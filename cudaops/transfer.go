@@ -196,13 +196,15 @@ func (t *transfer) send(dst cuda.Ptr, src []byte, s cuda.Stream) error {
 	defer cores.end()
 	var full []*filling // or soon to be, in order
 	for len(src) > 0 || len(full) > 0 {
-		fill := len(src) > 0
-		if len(full) > 0 {
-			free, err := t.isFree(r)
-			if err != nil {
+		fill := len(src) > 0 && len(full) < len(r.free)
+		switch {
+		case !fill || len(full) == 0:
+		case full[0].isDone():
+			fill = false
+		default:
+			if fill, err = t.isFree(r); err != nil {
 				return err
 			}
-			fill = fill && free && len(full) < len(r.free) && !full[0].isDone()
 		}
 		if fill {
 			i, err := t.take(r)
