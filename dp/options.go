@@ -64,7 +64,8 @@ type config struct {
 	schedule nn.Schedule
 	clip     []nn.Clip
 	micro    int
-	auto     bool // more parts where memory is short
+	auto     bool   // more parts where memory is short
+	budget   *int64 // for activations; nil: none
 	precise  nn.Precision
 	logger   *slog.Logger
 	timeout  time.Duration
@@ -115,6 +116,11 @@ func MicroBatches(n int) Option { return func(c *config) { c.micro = n } }
 // the least number. Where another process takes the memory meanwhile, the step is planned again. [DataParallel.Plan] says in how many parts
 // a batch will be computed.
 func AutoMicroBatch() Option { return func(c *config) { c.auto = true } }
+
+// Recompute lets training programs take at most budget bytes for activations on each card, or as few as that is possible with: what is not
+// needed for a while is dropped, and computed again before it is, where that saves most memory for least time. The result is the same, to
+// the bit. [DataParallel.Plan] says what comes of it; without Recompute it says what the activations take by themselves.
+func Recompute(budget int64) Option { return func(c *config) { c.budget = &budget } }
 
 // WithLogger takes warnings: an imbalance of cards, parameters without gradient. The default is slog.Default().
 func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l } }
@@ -173,6 +179,8 @@ func (c *config) resolve(place *job.Place) error {
 		return fmt.Errorf("dp: no precision %v: use nn.FP32, nn.TF32, nn.BF16 or nn.FP16", c.precise)
 	case c.micro < 0:
 		return fmt.Errorf("dp: MicroBatches(%d): give at least 1", c.micro)
+	case c.budget != nil && *c.budget < 0:
+		return fmt.Errorf("dp: Recompute(%d): give bytes, at least 0", *c.budget)
 	case c.dim < 0:
 		return fmt.Errorf("dp: Dim(%d): give a dimension of the input, from 0", c.dim)
 	case c.timeout < 0:

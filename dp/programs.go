@@ -245,6 +245,9 @@ func (t *DataParallel) trainProgram(r int, p *stepPlan, n int, accumulate, last 
 	if c.Program, err = t.compile(fmt.Sprintf("train %v", shape), t.sizes(r), parts...); err != nil {
 		return nil, nil, err
 	}
+	if t.cfg.budget != nil {
+		c.Program = ir.Recompute(c.Program, *t.cfg.budget)
+	}
 	t.programs[key] = c
 	return c, unused, nil
 }

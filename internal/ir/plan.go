@@ -1,6 +1,9 @@
 package ir
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // buffer is a stretch of the work arena with a lifetime, in units of the schedule; both ends are included.
 type buffer struct {
@@ -15,14 +18,60 @@ const alignment = 64
 func align(n int) int { return roundUp(n, alignment) }
 
 // plan gives every buffer an offset such that buffers alive at the same time do not overlap, and returns the elements of the
-// arena. Large buffers choose first, each the lowest gap that takes it: the usual greedy rule, within a few percent of the
-// best on training steps.
+// arena. Buffers choose one after the other, each the lowest gap that takes it. Which should choose first has no rule that is always
+// best, so some are tried: large ones; those that are alive when most is, large ones first; those that take most for longest.
 func plan(buffers []*buffer) int {
-	order := slices.Clone(buffers)
-	slices.SortStableFunc(order, func(a, b *buffer) int { return b.size - a.size })
+	least, crowd := crowding(buffers)
+	bySize := func(a, b *buffer) int { return cmp.Compare(b.size, a.size) }
+	best, chosen := -1, make([]int, len(buffers))
+	for _, order := range []func(a, b *buffer) int{
+		bySize,
+		func(a, b *buffer) int { return cmp.Or(cmp.Compare(crowd[b], crowd[a]), bySize(a, b)) },
+		func(a, b *buffer) int { return cmp.Compare(b.size*(b.end-b.start+1), a.size*(a.end-a.start+1)) },
+	} {
+		if total := pack(buffers, order); best < 0 || total < best {
+			best = total
+			for i, b := range buffers {
+				chosen[i] = b.offset
+			}
+		}
+		if best == least {
+			break
+		}
+	}
+	for i, b := range buffers {
+		b.offset = chosen[i]
+	}
+	return max(best, 0)
+}
+
+// crowding finds the most elements that are alive at a time, which no plan can do without, and the most in each buffer's life.
+func crowding(buffers []*buffer) (most int, crowd map[*buffer]int) {
+	end := 0
+	for _, b := range buffers {
+		end = max(end, b.end)
+	}
+	live := make([]int, end+2)
+	for _, b := range buffers {
+		live[b.start] += align(b.size)
+		live[b.end+1] -= align(b.size)
+	}
+	for i := range live[1:] {
+		live[i+1] += live[i]
+	}
+	crowd = make(map[*buffer]int, len(buffers))
+	for _, b := range buffers {
+		crowd[b] = slices.Max(live[b.start : b.end+1])
+		most = max(most, crowd[b])
+	}
+	return most, crowd
+}
+
+// pack places the buffers in an order, each in the lowest gap that takes it.
+func pack(buffers []*buffer, order func(a, b *buffer) int) int {
 	total := 0
 	var placed []*buffer // by offset
-	for _, b := range order {
+	for _, b := range slices.SortedStableFunc(slices.Values(buffers), order) {
 		at := 0
 		for _, o := range placed {
 			if o.end < b.start || b.end < o.start {

@@ -1,6 +1,7 @@
 package backendtest_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -29,6 +30,27 @@ func TestFrugal(t *testing.T) {
 func TestHalves(t *testing.T) {
 	target := ir.Target{Traits: ir.Traits{Halves: true, ChannelsLast: true}}
 	backendtest.Run(t, func(*testing.T) ir.Device { return interpreter{} }, backendtest.For(target), backendtest.Only("half"))
+}
+
+// thrifty recomputes all that it can.
+type thrifty struct{ interpreter }
+
+func (d thrifty) Load(p *ir.Program, mem [ir.NumRegions]ir.DeviceMemory) (ir.Executable, error) {
+	q := ir.Recompute(p, 0)
+	if err := q.Verify(); err != nil {
+		return nil, err
+	}
+	if q.Size[ir.Work] > p.Size[ir.Work] {
+		return nil, fmt.Errorf("%d words between steps in place of %d", q.Size[ir.Work], p.Size[ir.Work])
+	}
+	return d.interpreter.Load(q, mem)
+}
+
+// TestRecompute: a program that recomputes leaves what one that does not leaves.
+func TestRecompute(t *testing.T) {
+	for _, group := range []string{"program", "random", "ranks"} {
+		backendtest.Run(t, func(*testing.T) ir.Device { return thrifty{} }, backendtest.Only(group))
+	}
 }
 
 // A suite that never fails is worth nothing: the interpreter makes a mistake, in a process of its own, and the suite must
