@@ -161,9 +161,11 @@ func (t *DataParallel) StepBatch(ctx context.Context, b *Batch) (*Loss, error) {
 		if t.procs != nil {
 			return t.stepPlaced(ctx, b, l)
 		}
-		if err := t.fitStep(b.plan); err != nil {
+		plan, err := t.fitStep(b.plan)
+		if err != nil {
 			return 0, err
 		}
+		b.plan = plan
 		loss, err := t.updateBy(ctx, stepJob{t: t, plan: b.plan, batch: b, late: l})
 		return loss, t.recovered(ctx, err)
 	})

@@ -223,7 +223,7 @@ func (t *DataParallel) fitForward(x form, p *forwardPlan) error {
 		p.mem = mem
 		return nil
 	}
-	return t.fit("Forward", x.shape, 1, get, func(samples int) (demand, error) {
+	return t.fit("Forward", x.shape, thrift{parts: 1}, get, func(samples int, _ thrift) (demand, error) {
 		x := form{x.ints, slices.Clone(x.shape)}
 		x.shape[t.cfg.dim] = samples
 		p, err := t.planForward(x)

@@ -9,54 +9,72 @@ import (
 	"github.com/tandem-train/tandem/internal/ir"
 )
 
-// fitStep loads what a plan runs.
-func (t *DataParallel) fitStep(p *stepPlan) error {
+// thrift says how a step saves memory.
+type thrift struct {
+	parts  int  // in which the largest share is computed, at most
+	frugal bool // programs are compiled to take little memory, whatever their size
+}
+
+// fitStep loads what a plan runs, or where that has no room what its frugal twin runs, and returns the plan that it is.
+func (t *DataParallel) fitStep(p *stepPlan) (*stepPlan, error) {
 	if t.allLoaded(p.programs) {
-		return nil
+		return p, nil
 	}
-	return t.fit("Step", p.x.shape, p.parts, func() error { return t.loadAll(p.programs) }, t.stepPrograms(p.x, p.parts))
+	get := func() error {
+		err := t.loadAll(p.programs)
+		if !isFull(err) || p.frugal {
+			return err
+		}
+		twin, e := t.planStep(p.x, p.shares, thrift{p.parts, true})
+		if e != nil {
+			return e
+		}
+		if err = t.loadAll(twin.programs); err == nil {
+			p = twin
+		}
+		return err
+	}
+	return p, t.fit("Step", p.x.shape, thrift{p.parts, true}, get, t.stepPrograms(p.x))
 }
 
 // fitParts is fitStep for a step that may be split: where it has no room, it is planned again with as few more parts as it takes. That can
 // go on, since between planning and loading other processes take memory as well.
 func (t *DataParallel) fitParts(p *stepPlan) (*stepPlan, error) {
-	err := t.fitStep(p)
+	p, err := t.fitStep(p)
 	for isFull(err) && p.parts < mostSamples(p.shares) {
 		parts, e := t.fewestParts(p.x, p.shares, p.parts+1)
 		if e != nil {
 			return nil, e
 		}
-		if p, e = t.planStep(p.x, p.shares, parts); e != nil {
+		if p, e = t.planStep(p.x, p.shares, thrift{parts, true}); e != nil {
 			return nil, e
 		}
-		err = t.fitStep(p)
+		p, err = t.fitStep(p)
 	}
 	return p, err
 }
 
 // fitTogether is fitParts for one of several processes: all take as many parts as the one that needs most.
 func (t *DataParallel) fitTogether(ctx context.Context, p *stepPlan) (*stepPlan, error) {
-	world := t.WorldSize()
-	parts := make([]int32, world)
+	parts := make([]int32, t.WorldSize())
 	for {
-		q, err := t.fitParts(p)
-		if err != nil {
+		var err error
+		if p, err = t.fitParts(p); err != nil {
 			return nil, err
 		}
-		parts[t.Rank()] = int32(q.parts)
+		parts[t.Rank()] = int32(p.parts)
 		if err := t.group().AllGather(ctx, ir.Words[float32](ir.Bytes(parts))); err != nil {
 			return nil, err
 		}
 		most := int(slices.Max(parts))
 		if int(slices.Min(parts)) == most {
-			return q, nil
+			return p, nil
 		}
-		if q.parts < most {
-			if q, err = t.planStep(p.x, p.shares, most); err != nil {
+		if p.parts < most {
+			if p, err = t.planStep(p.x, p.shares, thrift{most, true}); err != nil {
 				return nil, err
 			}
 		}
-		p = q
 	}
 }
 
@@ -68,14 +86,7 @@ func (t *DataParallel) fewestParts(x form, shares []data.Range, from int) (int, 
 		return from, nil
 	}
 	defer t.trial()()
-	fits := func(parts int) (bool, error) {
-		p, err := t.planStep(x, shares, parts)
-		if err != nil {
-			return false, err
-		}
-		cards, err := t.rehearse(demand{programs: p.programs})
-		return (&Plan{Cards: cards}).Fits(), err
-	}
+	fits := func(parts int) (bool, error) { return t.wouldFit(x, shares, thrift{parts, true}) }
 	// Fewer parts take more memory: look further and further, then between the last two.
 	lo, hi := from-1, from
 	for {
@@ -101,6 +112,16 @@ func (t *DataParallel) fewestParts(x form, shares []data.Range, from int) (int, 
 		}
 	}
 	return hi, nil
+}
+
+// wouldFit reports whether a step planned like that would fit on all cards of this process.
+func (t *DataParallel) wouldFit(x form, shares []data.Range, th thrift) (bool, error) {
+	p, err := t.planStep(x, shares, th)
+	if err != nil {
+		return false, err
+	}
+	cards, err := t.rehearse(demand{programs: p.programs})
+	return (&Plan{Cards: cards}).Fits(), err
 }
 
 // mostSamples is the size of the largest share.

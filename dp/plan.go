@@ -22,7 +22,8 @@ type Plan struct {
 	Parts int    // in which each rank computes its share, see [MicroBatches]
 	Cards []CardPlan
 
-	// Largest is the number of samples of the largest batch of this kind that fits, in so many parts; 0 where not one sample does, and
+	// Largest is the number of samples of a batch of this kind that fits, in so many parts, while one of a sample more does not: the largest
+	// one, but that a few samples more may fit again where memory is taken in coarse units. It is 0 where not one sample fits, and
 	// [Unlimited] on the host, of which no limit is known.
 	Largest int
 }
@@ -164,11 +165,16 @@ type demand struct {
 // planOf plans a step without keeping it.
 func (t *DataParallel) planOf(x form) (p *Plan, err error) {
 	defer t.trial()()
-	parts, err := t.fewestParts(x, t.sharesOf(x.shape[t.cfg.dim]), t.cfg.micro)
+	shares, th := t.sharesOf(x.shape[t.cfg.dim]), thrift{parts: t.cfg.micro}
+	ok, err := t.wouldFit(x, shares, th)
+	if err == nil && !ok {
+		th.frugal = true
+		th.parts, err = t.fewestParts(x, shares, th.parts)
+	}
 	if err != nil {
 		return nil, err
 	}
-	return t.describe("Step", x.shape, parts, t.stepPrograms(x, parts))
+	return t.describe("Step", x.shape, th, t.stepPrograms(x))
 }
 
 // trial lets programs be compiled that are not kept. The function that it returns ends that.
@@ -187,12 +193,12 @@ func (t *DataParallel) sharesOf(n int) []data.Range {
 	return shares
 }
 
-// stepPrograms compiles, for any number of samples, a step like one on x in so many parts.
-func (t *DataParallel) stepPrograms(x form, parts int) func(samples int) (demand, error) {
-	return func(samples int) (demand, error) {
+// stepPrograms compiles, for any number of samples, a step like one on x.
+func (t *DataParallel) stepPrograms(x form) func(samples int, th thrift) (demand, error) {
+	return func(samples int, th thrift) (demand, error) {
 		x := form{x.ints, slices.Clone(x.shape)}
 		x.shape[t.cfg.dim] = samples
-		p, err := t.planStep(x, t.sharesOf(samples), parts)
+		p, err := t.planStep(x, t.sharesOf(samples), th)
 		if err != nil {
 			return demand{}, err
 		}
@@ -201,30 +207,30 @@ func (t *DataParallel) stepPrograms(x form, parts int) func(samples int) (demand
 }
 
 // describe makes the plan of a call whose programs compile gives for any number of samples.
-func (t *DataParallel) describe(call string, shape []int, parts int, compile func(samples int) (demand, error)) (*Plan, error) {
-	p := &Plan{Call: call, Shape: slices.Clone(shape), Parts: parts, Largest: Unlimited}
+func (t *DataParallel) describe(call string, shape []int, th thrift, compile func(samples int, th thrift) (demand, error)) (*Plan, error) {
 	n := shape[t.cfg.dim]
-	d, err := compile(n)
-	if err != nil {
-		return nil, err
-	}
-	if p.Cards, err = t.rehearse(d); err != nil || t.cfg.ids[0] == Host {
-		return p, err
-	}
-	try := func(samples int) (*Plan, error) {
-		d, err := compile(samples)
+	try := func(samples int, th thrift) (*Plan, error) {
+		d, err := compile(samples, th)
 		if err != nil {
 			return nil, err
 		}
 		cards, err := t.rehearse(d)
-		return &Plan{Cards: cards}, err
+		return &Plan{Call: call, Shape: slices.Clone(shape), Parts: th.parts, Cards: cards, Largest: Unlimited}, err
 	}
-	p.Largest, err = largest(n, p, try)
+	p, err := try(n, th)
+	if err != nil || t.cfg.ids[0] == Host {
+		return p, err
+	}
+	p.Largest, err = largest(n, func(samples int) (*Plan, error) { return try(samples, thrift{th.parts, true}) })
 	return p, err
 }
 
-// largest finds a number of samples that fits while one more does not, by trying some, from n on, of which the plan is known. 0 fits.
-func largest(n int, p *Plan, try func(samples int) (*Plan, error)) (int, error) {
+// largest finds a number of samples that fits while one more does not, by trying some, from n on. 0 fits.
+func largest(n int, try func(samples int) (*Plan, error)) (int, error) {
+	p, err := try(n)
+	if err != nil {
+		return 0, err
+	}
 	// What a batch takes grows by about the same with every sample, so that two numbers tell where to look; from there go on by steps that
 	// grow until the limit lies between two numbers.
 	at := math.MaxInt
@@ -389,14 +395,14 @@ func needs(size [ir.NumRegions]int, progs []*ir.Program) ir.Memory {
 
 // fit takes what a call wants, by get, where compile compiles one like it for any number of samples. Where there is no room, the error is a
 // [*FitError].
-func (t *DataParallel) fit(call string, shape []int, parts int, get func() error, compile func(int) (demand, error)) error {
+func (t *DataParallel) fit(call string, shape []int, th thrift, get func() error, compile func(int, thrift) (demand, error)) error {
 	err := get()
 	var replica *ReplicaError
 	if !isFull(err) || !errors.As(err, &replica) {
 		return err
 	}
 	defer t.trial()()
-	p, e := t.describe(call, shape, parts, compile)
+	p, e := t.describe(call, shape, th, compile)
 	if e != nil {
 		return errors.Join(err, e)
 	}

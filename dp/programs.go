@@ -27,7 +27,7 @@ type stepPlan struct {
 	want   ir.Shape     // of the whole batch's target
 	mine   ir.Shape     // of the target of this process's first rank
 	dimY   int          // along which the target is scattered
-	parts  int          // in which the largest share is computed
+	thrift              // parts are as many as there are
 	ranks  [][]run
 	checks []ir.Check
 
@@ -68,7 +68,7 @@ func (t *DataParallel) stepPlan(ctx context.Context, x form, shares []data.Range
 	known := p
 	var err error
 	if p == nil {
-		if p, err = t.planStep(form{x.ints, slices.Clone(x.shape)}, slices.Clone(shares), t.cfg.micro); err != nil {
+		if p, err = t.planStep(form{x.ints, slices.Clone(x.shape)}, slices.Clone(shares), thrift{parts: t.cfg.micro}); err != nil {
 			return nil, err
 		}
 	}
@@ -78,13 +78,15 @@ func (t *DataParallel) stepPlan(ctx context.Context, x form, shares []data.Range
 	case t.cfg.auto && known == nil:
 		p, err = t.fitTogether(ctx, p)
 	default:
-		err = t.fitStep(p)
+		p, err = t.fitStep(p)
 	}
 	if err != nil {
 		return nil, err
 	}
 	if p != known {
-		t.announce(p)
+		if known == nil || p.parts != known.parts {
+			t.announce(p)
+		}
 		t.steps[stepKey(x, shares)] = p
 	}
 	t.lastStep = p
@@ -93,11 +95,11 @@ func (t *DataParallel) stepPlan(ctx context.Context, x form, shares []data.Range
 
 func stepKey(x form, shares []data.Range) string { return fmt.Sprint(x.shape, x.ints, shares) }
 
-// planStep plans a step that is computed in up to so many parts.
-func (t *DataParallel) planStep(x form, shares []data.Range, n int) (*stepPlan, error) {
-	p := &stepPlan{x: x, shares: shares, ranks: make([][]run, len(t.team.ranks)), programs: make([][]*ir.Program, len(t.team.ranks))}
+// planStep plans a step on a batch of that form.
+func (t *DataParallel) planStep(x form, shares []data.Range, th thrift) (*stepPlan, error) {
+	p := &stepPlan{x: x, shares: shares, thrift: th, ranks: make([][]run, len(t.team.ranks)), programs: make([][]*ir.Program, len(t.team.ranks))}
 	// The largest share decides the number of parts; a rank with fewer samples sits the last ones out.
-	parts := data.Chunks(mostSamples(shares), n)
+	parts := data.Chunks(mostSamples(shares), th.parts)
 	p.parts = len(parts)
 	for part, whole := range parts {
 		last := part == len(parts)-1
@@ -216,7 +218,7 @@ func (t *DataParallel) trainProgram(r int, p *stepPlan, n int, accumulate, last 
 	shape, total := ir.Of(p.x.shape...).Clone(), p.x.shape[t.cfg.dim]
 	shape[t.cfg.dim] = n
 	first := slices.IndexFunc(p.shares, func(s data.Range) bool { return s.Len() > 0 })
-	key := fmt.Sprint("train", shape, p.x.ints, total, accumulate, last, lo, hi, first)
+	key := fmt.Sprint("train", shape, p.x.ints, total, accumulate, last, lo, hi, first, p.frugal)
 	if c, ok := t.programs[key]; ok {
 		return c, nil, nil
 	}
@@ -242,7 +244,7 @@ func (t *DataParallel) trainProgram(r int, p *stepPlan, n int, accumulate, last 
 		parts = append(parts, more...)
 	}
 	var err error
-	if c.Program, err = t.compile(fmt.Sprintf("train %v", shape), t.sizes(r), parts...); err != nil {
+	if c.Program, err = t.compile(fmt.Sprintf("train %v", shape), t.sizes(r), p.frugal || t.cfg.budget != nil, parts...); err != nil {
 		return nil, nil, err
 	}
 	if t.cfg.budget != nil {
@@ -256,16 +258,17 @@ func (t *DataParallel) trainProgram(r int, p *stepPlan, n int, accumulate, last 
 // such programs are large enough to keep a card busy.
 const large = 256 << 20
 
-// compile makes a program of parts, in the precision asked for. All devices of a process are of one kind.
-func (t *DataParallel) compile(name string, size [ir.NumRegions]int, parts ...ir.Part) (*ir.Program, error) {
+// compile makes a program of parts, in the precision asked for; frugal, or where it is large, one that takes little memory. All devices of
+// a process are of one kind.
+func (t *DataParallel) compile(name string, size [ir.NumRegions]int, frugal bool, parts ...ir.Part) (*ir.Program, error) {
 	target := t.cfg.precise.Target(ir.TraitsOf(t.team.ranks[0].dev))
 	target.RoundedParams = t.compiler.CopyAt()
 	p, err := ir.Compile(name, size, target, parts...)
-	if err == nil && p.Bytes(ir.Work) >= t.cfg.large {
+	if err == nil && (frugal || p.Bytes(ir.Work) >= t.cfg.large) {
 		target.Frugal = true
-		var frugal *ir.Program
-		if frugal, err = ir.Compile(name, size, target, parts...); err == nil && frugal.Bytes(ir.Work) < p.Bytes(ir.Work) {
-			p = frugal
+		var q *ir.Program
+		if q, err = ir.Compile(name, size, target, parts...); err == nil && q.Bytes(ir.Work) < p.Bytes(ir.Work) {
+			p = q
 		}
 	}
 	if err != nil {
@@ -373,7 +376,7 @@ func (t *DataParallel) evalProgram(r int, x form, n int) (*compiled, *ir.Slot, e
 	if err != nil {
 		return nil, nil, err
 	}
-	p, err := t.compile(fmt.Sprintf("eval %v", shape), size, ir.Part{Graph: e.Graph})
+	p, err := t.compile(fmt.Sprintf("eval %v", shape), size, false, ir.Part{Graph: e.Graph})
 	if err != nil {
 		return nil, nil, err
 	}
