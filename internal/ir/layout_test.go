@@ -72,19 +72,19 @@ func TestChannelsLast(t *testing.T) {
  Copy work+0:f32[8,6,6,2] <- input+0:f32[8,6,6,2]/[72 6 1 36]
  Copy work+1088:f32[4,3,3,2] <- params+0:f32[4,3,3,2]/[18 3 1 9]
  Conv2d work+576:f32[8,4,4,4] <- work+0:f32[8,6,6,2] work+1088:f32[4,3,3,2] params+128:f32[4] +bias relu
- Pool2d work+1088:f32[8,2,2,4], work+1344:i32[8,2,2,1] <- work+576:f32[8,4,4,4] places
- Copy work+576:f32[3,2,2,4] <- params+192:f32[3,2,2,4]/[16 2 1 4]
- MatMul work+1216:f32[8,16] <- input+576:f32[8,3] work+576:f32[3,16]
- Fused work+1088:f32[8,2,2,4], work+1216:f32[8,2,2,4] <- work+1088:f32[8,2,2,4] work+1216:f32[8,2,2,4]
+ Pool2d work+1088:f32[8,2,2,4], work+1216:i32[8,2,2,1] <- work+576:f32[8,4,4,4] places
+ Copy work+704:f32[3,2,2,4] <- params+192:f32[3,2,2,4]/[16 2 1 4]
+ MatMul work+576:f32[8,16] <- input+576:f32[8,3] work+704:f32[3,16]
+ Fused work+1088:f32[8,2,2,4], work+576:f32[8,2,2,4] <- work+1088:f32[8,2,2,4] work+576:f32[8,2,2,4]
    for [8,2,2,4]: r0=random(1, channels last) r1=0.5 r2=lt(r0,r1) r3=0 r4=in0 r5=where(r2,r3,r4) r6=le(r4,r3) r7=in1 r8=where(r2,r3,r7) r9=where(r6,r3,r8) out0=r5 out1=r9
- MatMul output+0:f32[8,3] <- work+1088:f32[8,16] work+576:f32[16,3]/[1 16]
- MatMul work+576:f32[3,16] <- input+576:f32[3,8]/[1 3] work+1088:f32[8,16]
- Copy grads+192:f32[3,4,2,2] <- work+576:f32[3,4,2,2]/[16 1 8 4]
- Pool2dGrad work+576:f32[8,4,4,4] <- work+1344:i32[8,2,2,1] work+1216:f32[8,2,2,4]
- Conv2dGradW work+1088:f32[4,3,3,2] <- work+0:f32[8,6,6,2] work+576:f32[8,4,4,4]
- Reduce grads+128:f32[1,1,1,4] <- work+1216:f32[8,2,2,4]
+ MatMul output+0:f32[8,3] <- work+1088:f32[8,16] work+704:f32[16,3]/[1 16]
+ MatMul work+704:f32[3,16] <- input+576:f32[3,8]/[1 3] work+1088:f32[8,16]
+ Copy grads+192:f32[3,4,2,2] <- work+704:f32[3,4,2,2]/[16 1 8 4]
+ Pool2dGrad work+704:f32[8,4,4,4] <- work+1216:i32[8,2,2,1] work+576:f32[8,2,2,4]
+ Conv2dGradW work+1216:f32[4,3,3,2] <- work+0:f32[8,6,6,2] work+704:f32[8,4,4,4]
+ Reduce grads+128:f32[1,1,1,4] <- work+576:f32[8,2,2,4]
    for [8,2,2,4]: r0=in0
- Copy grads+0:f32[4,2,3,3] <- work+1088:f32[4,2,3,3]/[18 1 6 2]  # k
+ Copy grads+0:f32[4,2,3,3] <- work+1216:f32[4,2,3,3]/[18 1 6 2]  # k
 `,
 	} {
 		target := Target{TF32: true, Traits: Traits{ChannelsLast: true}}
