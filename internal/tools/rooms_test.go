@@ -35,7 +35,7 @@ var rooms = []room{
 	{path: "nn", may: []string{"internal/atomicfile", "nn/op", "internal/lower", "internal/ir", "internal/philox"}, gorgonia: true},
 	{path: "nn/op", may: []string{"internal/lower", "internal/host", "internal/ir"}, gorgonia: true},
 	{path: "internal/lower", may: []string{"internal/ir"}, gorgonia: true},
-	{path: "cudaops", may: []string{"internal/atomicfile", "internal/host", "internal/ir", "internal/philox"}},
+	{path: "cudaops", may: []string{"internal/host", "internal/ir", "internal/philox"}},
 	{path: "internal/host", may: []string{"internal/host/kernel", "internal/ir", "internal/philox"}},
 	{path: "internal/host/kernel"},
 	{path: "internal/ir", may: []string{"internal/philox"}},

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/tandem-train/tandem/cudaops/internal/cache"
 	"github.com/tandem-train/tandem/cudaops/internal/cublas/cardtest"
 	"github.com/tandem-train/tandem/cudaops/internal/cublas/choices"
 	"github.com/tandem-train/tandem/cudaops/internal/cuda"
@@ -173,7 +174,7 @@ func products() []Product {
 
 // TestProducts: every product is right with the first algorithm and with the fastest, for buffers of any alignment, and the same bits again.
 func TestProducts(t *testing.T) {
-	t.Setenv(choices.Variable, t.TempDir())
+	t.Setenv(cache.Variable, t.TempDir())
 	b := openCard(t)
 	b.handle.lib.remembers = choices.Open("cublaslt")
 	for _, p := range products() {
@@ -317,7 +318,7 @@ func TestCapture(t *testing.T) {
 
 // BenchmarkProduct reports what the card does, by the library's first guess and by the fastest; ns/op is what a call of Run costs the host.
 func BenchmarkProduct(bm *testing.B) {
-	bm.Setenv(choices.Variable, bm.TempDir())
+	bm.Setenv(cache.Variable, bm.TempDir())
 	for _, s := range [][3]int{{8192, 8192, 8192}, {2048, 2048, 2048}, {64, 512, 784}} {
 		for _, tf32 := range []bool{false, true} {
 			m, n, k := s[0], s[1], s[2]

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tandem-train/tandem/cudaops/internal/cache"
 	"github.com/tandem-train/tandem/cudaops/internal/cublas/choices"
 	"github.com/tandem-train/tandem/cudaops/internal/cuda"
 )
@@ -29,7 +30,7 @@ func openFake(t *testing.T) *fake {
 	if err != nil {
 		t.Skip("no gcc to compile the fake library with")
 	}
-	t.Setenv(choices.Variable, t.TempDir())
+	t.Setenv(cache.Variable, t.TempDir())
 	path := filepath.Join(t.TempDir(), "libfake.so")
 	if out, err := exec.Command(gcc, "-shared", "-fPIC", "-Wall", "-Werror", "-Wno-int-to-pointer-cast", "-o", path, "testdata/fake.c").CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
@@ -224,7 +225,7 @@ func TestTuneTogether(t *testing.T) {
 
 func TestTuneOff(t *testing.T) {
 	f := openFake(t)
-	t.Setenv(choices.Variable, "off")
+	t.Setenv(cache.Variable, "off")
 	f.remembers = choices.Open("cublaslt")
 	if a := tunable(t, f.handle(t)).choice[0].algo[0]; a != 1 {
 		t.Errorf("algorithm %d is chosen", a)
@@ -236,7 +237,7 @@ func TestRememberedNonsense(t *testing.T) {
 	f := openFake(t)
 	h := f.handle(t)
 	p := tunable(t, h, 3, 1)
-	files, err := filepath.Glob(filepath.Join(os.Getenv(choices.Variable), "algorithms", "cublaslt", "*"))
+	files, err := filepath.Glob(filepath.Join(os.Getenv(cache.Variable), "algorithms", "cublaslt", "*"))
 	if err != nil || len(files) != 1 {
 		t.Fatalf("%v, %v", files, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/tandem-train/tandem/cudaops/internal/cache"
 	"github.com/tandem-train/tandem/cudaops/internal/cublas/cardtest"
 	"github.com/tandem-train/tandem/cudaops/internal/cublas/choices"
 	"github.com/tandem-train/tandem/cudaops/internal/cuda"
@@ -278,7 +279,7 @@ func convolutions() []Conv {
 
 // TestConvolutions: each is right by the library's first choice and by the fastest, and gives the same bits again.
 func TestConvolutions(t *testing.T) {
-	t.Setenv(choices.Variable, t.TempDir())
+	t.Setenv(cache.Variable, t.TempDir())
 	b := openCard(t)
 	b.handle.lib.remembers = choices.Open("cudnn")
 	for _, c := range convolutions() {
@@ -444,7 +445,7 @@ func TestCapture(t *testing.T) {
 // BenchmarkConvolution reports what the card does, by the library's first guess and by the fastest, for a layer of ResNet-18 and the first of a
 // small network for MNIST; ns/op is what a call of Run costs the host.
 func BenchmarkConvolution(bm *testing.B) {
-	bm.Setenv(choices.Variable, bm.TempDir())
+	bm.Setenv(cache.Variable, bm.TempDir())
 	one := [2]int{1, 1}
 	for _, shape := range [][2][4]int{{{128, 128, 28, 28}, {128, 128, 3, 3}}, {{64, 1, 28, 28}, {32, 1, 3, 3}}} {
 		for _, kind := range []Kind{Forward, GradX, GradW} {
@@ -485,7 +486,7 @@ func BenchmarkConvolution(bm *testing.B) {
 
 // BenchmarkOffers logs what each offer takes in the two layers of a small network for MNIST, for a batch that is cut and for a small one.
 func BenchmarkOffers(bm *testing.B) {
-	bm.Setenv(choices.Variable, bm.TempDir())
+	bm.Setenv(cache.Variable, bm.TempDir())
 	one := [2]int{1, 1}
 	var all []Conv
 	for _, batch := range []int{4096, 64} {

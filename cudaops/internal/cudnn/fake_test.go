@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tandem-train/tandem/cudaops/internal/cache"
 	"github.com/tandem-train/tandem/cudaops/internal/cublas/choices"
 	"github.com/tandem-train/tandem/cudaops/internal/cuda"
 )
@@ -28,7 +29,7 @@ func openFake(t *testing.T) *fake {
 	if err != nil {
 		t.Skip("no gcc to compile the fake library with")
 	}
-	t.Setenv(choices.Variable, t.TempDir())
+	t.Setenv(cache.Variable, t.TempDir())
 	path := filepath.Join(t.TempDir(), "libfake.so")
 	if out, err := exec.Command(gcc, "-shared", "-fPIC", "-Wall", "-Werror", "-o", path, "testdata/fake.c").CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
@@ -347,7 +348,7 @@ func TestTuneWithoutSpace(t *testing.T) {
 
 func TestTuneOff(t *testing.T) {
 	f := openFake(t)
-	t.Setenv(choices.Variable, "off")
+	t.Setenv(cache.Variable, "off")
 	f.remembers = choices.Open("cudnn")
 	p := tune(t, f.handle(t), 1000)
 	if want := (offer{algo: 1, math: mathFMA, fused: true, samples: 2, bytes: 1000}); p.by != want || p.TuneWorkspace() != 1000 {

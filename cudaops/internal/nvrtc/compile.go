@@ -1,11 +1,15 @@
 package nvrtc
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/tandem-train/tandem/cudaops/internal/cache"
 )
 
 // sourceName is what the compiler calls a source in its messages.
@@ -59,28 +63,42 @@ func Compile(source, arch string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return compileWith(lib, openCache(), source, arch)
+	return compileWith(lib, kernels(), source, arch)
 }
 
 // busy has a lock for every source that is being compiled: where several cards load one program at once, the first compiles it.
 var busy keyed
 
-func compileWith(c compiler, store *cache, source, arch string) ([]byte, error) {
+func compileWith(c compiler, store *cache.Store, source, arch string) ([]byte, error) {
 	target, virtual, err := c.target(arch)
 	if err != nil {
 		return nil, err
 	}
-	key := store.key(source, strings.Join(options, " "), target, c.id())
+	key := keyOf(source, strings.Join(options, " "), target, c.id())
 	defer busy.lock(key)()
-	if image, ok := store.get(key); ok {
+	if image, ok := store.Get(key); ok {
 		return image, nil
 	}
 	image, err := c.build(source, target, virtual)
 	if err != nil {
 		return nil, err
 	}
-	store.put(key, image)
+	store.Put(key, image, func([]byte) bool { return true }) // where it can't be kept, that costs time only
 	return image, nil
+}
+
+// kernels is where code is kept.
+func kernels() *cache.Store {
+	return cache.Open("kernels", "compiled kernels are not kept, so that every start compiles them")
+}
+
+// keyOf is the name of the code that depends on all parts.
+func keyOf(parts ...string) string {
+	h := sha256.New()
+	for _, p := range parts {
+		fmt.Fprintf(h, "%d\n%s\n", len(p), p)
+	}
+	return hex.EncodeToString(h.Sum(nil))
 }
 
 // keyed is a lock a key.

@@ -5,10 +5,8 @@
 //
 // # The cache
 //
-// It lies in the folder tandem/kernels of the user's cache directory; TANDEM_CACHE names another folder than tandem, or is "off". An entry's name
-// is the SHA-256 of the source, the options, the architecture and the library's version, so that an entry never needs to be
-// replaced; deleting files is always safe. Entries come into being whole, and carry a checksum: a damaged or foreign one is compiled
-// again. A folder that cannot be written to is no error: it costs time only, and is said once on standard error.
+// It is the store "kernels" of package cache. An entry's key is the SHA-256 of the source, the options, the architecture and the library's version,
+// so that an entry never needs to be replaced. A damaged or foreign one is compiled again.
 //
 // # Concurrency and errors
 //

@@ -1,7 +1,6 @@
 package nvrtc
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/tandem-train/tandem/cudaops/internal/cache"
 	"github.com/tandem-train/tandem/cudaops/internal/dl"
 )
 
@@ -31,7 +31,7 @@ func (c *counting) build(source, target string, _ bool) ([]byte, error) {
 	return fmt.Appendf(nil, "%s for %s, %d", source, target, c.n), c.fail
 }
 
-func (c *counting) get(t *testing.T, store *cache, source, arch string) string {
+func (c *counting) get(t *testing.T, store *cache.Store, source, arch string) string {
 	t.Helper()
 	image, err := compileWith(c, store, source, arch)
 	if err != nil {
@@ -40,8 +40,8 @@ func (c *counting) get(t *testing.T, store *cache, source, arch string) string {
 	return string(image)
 }
 
-func newCache(t *testing.T, dir string) *cache {
-	return &cache{dir: dir, warn: func(err error) { t.Errorf("warned of %v", err) }}
+func newCache(t *testing.T, dir string) *cache.Store {
+	return cache.At(dir, func(err error) { t.Errorf("warned of %v", err) })
 }
 
 func entries(t *testing.T, dir string) []string {
@@ -77,33 +77,16 @@ func TestCacheKeepsWhatDependsOnNothingElse(t *testing.T) {
 }
 
 func TestCacheMendsDamage(t *testing.T) {
-	for _, damage := range []struct {
-		name string
-		to   func(b []byte) []byte
-	}{
-		{"cut short", func(b []byte) []byte { return b[:len(b)-1] }},
-		{"empty", func([]byte) []byte { return nil }},
-		{"header only", func(b []byte) []byte { return b[:len(magic)+32] }},
-		{"a bit changed", func(b []byte) []byte { b[len(b)-2] ^= 1; return b }},
-		{"foreign", func([]byte) []byte { return []byte("#!/bin/sh\n") }},
-	} {
-		t.Run(damage.name, func(t *testing.T) {
-			store, c := newCache(t, t.TempDir()), &counting{}
-			c.get(t, store, "x", "sm_90")
-			file := entries(t, store.dir)[0]
-			b, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(file, damage.to(b), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			for range 2 {
-				if got := c.get(t, store, "x", "sm_90"); got != "x for sm_90, 2" {
-					t.Errorf("got %q", got)
-				}
-			}
-		})
+	dir := t.TempDir()
+	store, c := newCache(t, dir), &counting{}
+	c.get(t, store, "x", "sm_90")
+	if err := os.WriteFile(entries(t, dir)[0], []byte("#!/bin/sh\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if got := c.get(t, store, "x", "sm_90"); got != "x for sm_90, 2" {
+			t.Errorf("got %q", got)
+		}
 	}
 }
 
@@ -113,31 +96,19 @@ func TestCacheThatCannotBe(t *testing.T) {
 		t.Fatal(err)
 	}
 	warnings := 0
-	store, c := &cache{dir: filepath.Join(file, "below"), warn: func(error) { warnings++ }}, &counting{}
+	store, c := cache.At(filepath.Join(file, "below"), func(error) { warnings++ }), &counting{}
 	if got := c.get(t, store, "x", "sm_90"); got != "x for sm_90, 1" || warnings != 1 {
 		t.Errorf("got %q and %d warnings", got, warnings)
 	}
 }
 
-func TestCacheVariable(t *testing.T) {
-	t.Setenv(CacheVariable, "off")
-	if c := openCache(); c.dir != "" {
-		t.Errorf("off is folder %q", c.dir)
-	}
+func TestWithoutCache(t *testing.T) {
+	t.Setenv(cache.Variable, "off")
 	c := &counting{}
 	for want := 1; want <= 2; want++ {
-		if got := c.get(t, openCache(), "x", "sm_90"); got != fmt.Sprintf("x for sm_90, %d", want) {
+		if got := c.get(t, kernels(), "x", "sm_90"); got != fmt.Sprintf("x for sm_90, %d", want) {
 			t.Errorf("got %q", got)
 		}
-	}
-	t.Setenv(CacheVariable, "/somewhere")
-	if c := openCache(); c.dir != filepath.Join("/somewhere", "kernels") {
-		t.Errorf("got %q", c.dir)
-	}
-	t.Setenv(CacheVariable, "")
-	t.Setenv("XDG_CACHE_HOME", "/cache")
-	if c := openCache(); !strings.HasSuffix(c.dir, filepath.Join("tandem", "kernels")) {
-		t.Errorf("got %q", c.dir)
 	}
 }
 
@@ -159,11 +130,12 @@ func TestCompileOnce(t *testing.T) {
 }
 
 func TestFailureIsNotKept(t *testing.T) {
-	store, c := newCache(t, t.TempDir()), &counting{fail: errors.New("no")}
+	dir := t.TempDir()
+	store, c := newCache(t, dir), &counting{fail: errors.New("no")}
 	if _, err := compileWith(c, store, "x", "sm_90"); !errors.Is(err, c.fail) {
 		t.Errorf("got %v", err)
 	}
-	if files := entries(t, store.dir); len(files) != 0 {
+	if files := entries(t, dir); len(files) != 0 {
 		t.Errorf("kept %v", files)
 	}
 }
@@ -192,17 +164,6 @@ func TestCompileErrorShowsTheLine(t *testing.T) {
 	if err.Error() != want {
 		t.Errorf("got\n%s\nwant\n%s", err, want)
 	}
-}
-
-func FuzzDecode(f *testing.F) {
-	f.Add([]byte(nil))
-	f.Add([]byte(magic))
-	f.Add(encode([]byte("code")))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if image, ok := decode(b); ok && !bytes.Equal(encode(image), b) {
-			t.Errorf("%q decodes to %q, which is another entry", b, image)
-		}
-	})
 }
 
 // With the library itself, where it is.

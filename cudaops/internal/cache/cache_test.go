@@ -1,4 +1,4 @@
-package choices
+package cache
 
 import (
 	"bytes"
@@ -12,7 +12,7 @@ import (
 func open(t *testing.T) *Store {
 	t.Helper()
 	t.Setenv(Variable, t.TempDir())
-	s := Open("lib")
+	s := Open("algorithms/lib", "it takes longer")
 	s.warn = func(err error) { t.Error(err) }
 	return s
 }
@@ -27,7 +27,7 @@ func TestPutThenGet(t *testing.T) {
 	if kept, ok := s.Put("key", []byte{1, 2}, always); !ok || !bytes.Equal(kept, []byte{1, 2}) {
 		t.Fatalf("Put gave %v, %v", kept, ok)
 	}
-	again := Open("lib")
+	again := Open("algorithms/lib", "it takes longer")
 	if got, ok := again.Get("key"); !ok || !bytes.Equal(got, []byte{1, 2}) {
 		t.Errorf("Get gave %v, %v", got, ok)
 	}
@@ -110,7 +110,7 @@ func TestDamage(t *testing.T) {
 // nothing sees that a store remembers nothing, and returns what it warned of.
 func nothing(t *testing.T) (warnings []error) {
 	t.Helper()
-	s := Open("lib")
+	s := Open("algorithms/lib", "it takes longer")
 	s.warn = func(err error) { warnings = append(warnings, err) }
 	if s.Ready() {
 		t.Error("it is ready")
@@ -152,7 +152,7 @@ func TestFolder(t *testing.T) {
 	}
 	for set, want := range map[string]string{"": filepath.Join(base, "tandem"), base: base} {
 		t.Setenv(Variable, set)
-		if s := Open("lib"); s.dir != filepath.Join(want, "algorithms", "lib") {
+		if s := Open("algorithms/lib", "it takes longer"); s.dir != filepath.Join(want, "algorithms", "lib") {
 			t.Errorf("%s=%q: %s", Variable, set, s.dir)
 		}
 	}
@@ -165,7 +165,7 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, file []byte) {
 		key, value, err := decode(file)
 		if err == nil && !bytes.Equal(encode(key, value), file) {
-			// Digits may be capitals and quotes of another kind; the content may not differ.
+			// Quotes may be of another kind; the content may not differ.
 			if again, v, err := decode(encode(key, value)); err != nil || again != key || !bytes.Equal(v, value) {
 				t.Errorf("%q does not come back", file)
 			}
