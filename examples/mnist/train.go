@@ -69,6 +69,9 @@ func train(ctx context.Context, o *options, c *console) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.trainer.Close()) }()
+	if o.plan || o.planPNG != "" {
+		return s.plan()
+	}
 
 	err = s.run(ctx)
 	var stopped *dp.StoppedError // by a signal to another process of the job
@@ -118,6 +121,15 @@ func newSession(o *options, c *console) (*session, error) {
 		dp.WithPrecision(o.precise),
 		dp.WithSchedule(nn.OneCycle(s.planned)),
 		dp.WithLogger(slog.New(slog.NewTextHandler(c.notes, nil))),
+	}
+	if o.split {
+		settings = append(settings, dp.AutoMicroBatch())
+	}
+	if o.recompute != noSize {
+		settings = append(settings, dp.Recompute(int64(o.recompute)))
+	}
+	if err := o.capMemory(); err != nil {
+		return nil, deviceError(err, o)
 	}
 	if o.devices != nil {
 		settings = append(settings, dp.DeviceIDs(o.devices...))

@@ -1,6 +1,7 @@
 package ir_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/tandem-train/tandem/internal/ir"
@@ -73,5 +74,28 @@ func TestRecomputeReachesItsBudget(t *testing.T) {
 	}
 	if p.String() != before {
 		t.Error("recomputing changes the program that it is given")
+	}
+}
+
+// TestSpans: values never share bytes at a step, and most is kept at a time where the arena is full.
+func TestSpans(t *testing.T) {
+	p := chain(t, 6)
+	spans := p.Spans()
+	live := make([]int, len(p.Steps))
+	for i, a := range spans {
+		if a.From < 0 || a.To < a.From || a.To >= len(p.Steps) || a.Offset+a.Bytes > int(p.Bytes(ir.Work)) {
+			t.Fatalf("span %+v of %d steps", a, len(p.Steps))
+		}
+		for _, b := range spans[:i] {
+			if a.From <= b.To && b.From <= a.To && a.Offset < b.Offset+b.Bytes && b.Offset < a.Offset+a.Bytes {
+				t.Errorf("spans %+v and %+v overlap", a, b)
+			}
+		}
+		for at := a.From; at <= a.To; at++ {
+			live[at] += a.Bytes
+		}
+	}
+	if got := slices.Max(live); got != int(p.Bytes(ir.Work)) {
+		t.Errorf("%d bytes at the peak of an arena of %d", got, p.Bytes(ir.Work))
 	}
 }
