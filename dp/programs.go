@@ -343,7 +343,7 @@ func (t *DataParallel) touch() error {
 	for i, r := range t.team.ranks {
 		var err error
 		l := t.compiler.Layout
-		if progs[i], err = t.compile("touch", t.sizes(r.index), ir.Part{Graph: ir.Touch(l.ParamRange(0, l.Elements))}); err != nil {
+		if progs[i], err = t.compile("touch", t.sizes(r.index), false, ir.Part{Graph: ir.Touch(l.ParamRange(0, l.Elements))}); err != nil {
 			return err
 		}
 	}
