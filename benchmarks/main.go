@@ -5,7 +5,7 @@
 //	go run ./benchmarks --suite host --peer gorgonia,torch
 //
 // A [suite] is a list of workloads in a file of its own, which registers it: host.go times training steps and kernels on the CPU,
-// collectives.go sums over processes, launch.go the start of a job.
+// collectives.go sums over processes, launch.go the start of a job, cards.go training on several cards.
 // Whatever competes is measured in one run, sample by sample in turn (measure.go), so that ratios hold where absolute times don't.
 // Results are rows (row.go): a Markdown table on standard output, and JSON for programs. Progress goes to standard error.
 package main
@@ -44,6 +44,7 @@ func main() {
 // assistants are what this program does when a suite has started it, by the variable that says so.
 var assistants = map[string]func(ctx context.Context, stdout io.Writer) error{
 	peerVariable:      func(ctx context.Context, _ io.Writer) error { return follow(ctx) },
+	workersVariable:   func(ctx context.Context, _ io.Writer) error { return work(ctx) },
 	firstStepVariable: takeFirstStep,
 	startVariable:     takeStart,
 }
@@ -167,7 +168,7 @@ func execute(ctx context.Context, o *options, stdout, stderr io.Writer) (err err
 		sampling: o.sampling, cores: runtime.GOMAXPROCS(0), peers: o.peers, torchModes: o.modes,
 		log: func(format string, args ...any) { fmt.Fprintf(stderr, format+"\n", args...) },
 	}
-	if slices.Contains(o.peers, torchPeer) && !slices.Equal(o.suites, []string{cardSuite}) {
+	if slices.Contains(o.peers, torchPeer) && slices.ContainsFunc(o.suites, func(s string) bool { return s != cardSuite && s != cardsSuite }) {
 		if b.torch, err = startTorch(ctx, torchOnCPU); err != nil {
 			return err
 		}

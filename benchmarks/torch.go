@@ -42,11 +42,16 @@ type torchAnswer struct {
 
 // startTorch starts Python with one of the scripts. It lives until close or until ctx ends.
 func startTorch(ctx context.Context, script string) (*torch, error) {
+	return serveTorch(ctx, "-c", script, "--serve")
+}
+
+// serveTorch starts Python with arguments that make it serve.
+func serveTorch(ctx context.Context, args ...string) (*torch, error) {
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		return nil, errors.New("--peer torch: no python3 in PATH: install Python and PyTorch, or leave this peer out")
 	}
-	t := &torch{cmd: exec.CommandContext(ctx, python, "-c", script, "--serve")}
+	t := &torch{cmd: exec.CommandContext(ctx, python, args...)}
 	t.cmd.Stderr = &t.stderr
 	if t.in, err = t.cmd.StdinPipe(); err != nil {
 		return nil, fmt.Errorf("--peer torch: %w", err)

@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -233,6 +235,36 @@ func BenchmarkCards(b *testing.B) {
 		run("one", dp.DeviceIDs(0))
 		for _, s := range []dp.Strategy{dp.Gather, dp.AllReduce, dp.Sharded} {
 			run(s.String(), dp.DeviceIDs(0, 1), dp.WithStrategy(s))
+		}
+	}
+}
+
+// TestCardsInAJob is a worker of a job of several processes, such as
+//
+//	TANDEM_TEST_STEPS=1000 tandem run ./dp.test -test.run TestCardsInAJob
+//
+// which trains for so many steps and compares with one card. With very many it is something to kill.
+func TestCardsInAJob(t *testing.T) {
+	count, err := strconv.Atoi(os.Getenv("TANDEM_TEST_STEPS"))
+	if err != nil {
+		t.Skip("TANDEM_TEST_STEPS says for how many steps, and this is for workers of tandem run")
+	}
+	tk := tasks()[0]
+	for _, s := range []dp.Strategy{dp.Gather, dp.AllReduce, dp.Sharded} {
+		d, err := dp.New(tk.model(), tk.loss(), tk.opt(), dp.Seed(3), dp.WithStrategy(s))
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		job, err := stepsAhead(t.Context(), tk, d, count, 33, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("rank %d: %d steps by %v in %v", d.Rank(), count, s, time.Since(start))
+		first := d.Rank() == 0
+		closed(t, d)
+		if first {
+			apartFrom(t, s.String(), job, trainSteps(t, tk, count, 33, 3, dp.Alone(), dp.DeviceIDs(0)))
 		}
 	}
 }

@@ -1,0 +1,270 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/tandem-train/tandem/cudaops"
+	"github.com/tandem-train/tandem/dp"
+	"github.com/tandem-train/tandem/dp/data"
+	"github.com/tandem-train/tandem/nn"
+)
+
+const cardsSuite = "cards"
+
+func init() {
+	register(suite{cardsSuite, "training on all CUDA cards that are visible, in one process and in one a card", []workload{
+		{"cards-mlp", "784-512-512-10, batches of 64 and 4096, tf32", onCards("mlp")},
+		{"cards-cnn", "two 3x3 convolutions (1-32-64), 9216-128-10, batches of 64 and 4096, tf32", onCards("cnn")},
+		{"cards-big", "four layers 8192-8192, 8192-1000, batches of 4096, tf32 and bf16", onCards("big")},
+		{"cards-start", "from the start of a job, a process a card, to its first finished step", cardsStart},
+	}})
+}
+
+//go:embed peers/torch_cards.py
+var torchOnCards string
+
+// cardsModes are the modes of PyTorch on several cards.
+var cardsModes = []string{"dp", "ddp", "ddp-compile", "ddp-graph", "zero1"}
+
+// team is how cards train one of the cases.
+type team struct {
+	Name      string
+	Batch     int // of all cards together
+	Precision string
+	Strategy  string
+}
+
+// trainer prepares training with more options.
+func (c team) trainer(opts ...dp.Option) (*dp.DataParallel, error) {
+	precision, err := nn.ParsePrecision(c.Precision)
+	if err != nil {
+		return nil, err
+	}
+	strategy, err := dp.ParseStrategy(c.Strategy)
+	if err != nil {
+		return nil, err
+	}
+	opts = append(opts, dp.Seed(1), dp.WithPrecision(precision), dp.WithStrategy(strategy))
+	return dp.New(cardNets[c.Name].model(), nn.CrossEntropy(), nn.SGD(learningRate, nn.Momentum(0.9)), opts...)
+}
+
+// stage is where teams train. Each stays ready until another case comes; of the large network, for which a card has no room several times
+// over, only one is there at a time.
+type stage struct {
+	ready map[string]*trainee
+}
+
+func newStage() *stage { return &stage{map[string]*trainee{}} }
+
+// trainee is a team that is ready to train.
+type trainee struct {
+	team team
+	*dp.DataParallel
+	batch *dp.Batch
+}
+
+// contender makes steps of a team, on some cards of this process, or as a rank of a job.
+func (s *stage) contender(t team, cards ...int) contender {
+	key := fmt.Sprint(t, cards)
+	return func(ctx context.Context, n int) (time.Duration, error) {
+		r := s.ready[key]
+		if r == nil {
+			if err := s.leave(func(other team) bool { return other.Name != t.Name || other.Batch != t.Batch || t.Name == "big" }); err != nil {
+				return 0, err
+			}
+			var err error
+			if r, err = t.open(cards); err != nil {
+				return 0, err
+			}
+			s.ready[key] = r
+			if _, err := ahead(r.step)(ctx, 8); err != nil { // by which all is measured and captured
+				return 0, err
+			}
+		}
+		return ahead(r.step)(ctx, n)
+	}
+}
+
+// leave ends teams.
+func (s *stage) leave(which func(team) bool) error {
+	var errs []error
+	for key, r := range s.ready {
+		if which(r.team) {
+			errs = append(errs, r.batch.Free(), r.Close())
+			delete(s.ready, key)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (s *stage) close() error { return s.leave(func(team) bool { return true }) }
+
+// open prepares training on a batch, or on this process's share of it, that lies on the cards.
+func (t team) open(cards []int) (*trainee, error) {
+	var opts []dp.Option
+	if len(cards) > 0 {
+		opts = append(opts, dp.DeviceIDs(cards...))
+	}
+	d, err := t.trainer(opts...)
+	if err != nil {
+		return nil, err
+	}
+	mine := data.Range{Hi: t.Batch}
+	if d.WorldSize() > len(d.Devices()) {
+		mine = data.Chunk(t.Batch, d.WorldSize(), d.Rank())
+	}
+	x, y := cardNets[t.Name].samples(mine.Len())
+	b, err := d.Upload(x, y)
+	if err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return &trainee{t, d, b}, nil
+}
+
+func (r *trainee) step(ctx context.Context) (*dp.Loss, error) { return r.StepBatch(ctx, r.batch) }
+
+// onCards times steps of SGD with momentum on batches that are on the cards, with each strategy, in one process and in one a card, beside
+// PyTorch in its modes and beside one card.
+func onCards(name string) func(context.Context, *bench) error {
+	return func(ctx context.Context, b *bench) (err error) {
+		cards, err := severalCards()
+		if err != nil {
+			return err
+		}
+		workers, err := startWorkers(ctx, cards)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, workers.close()) }()
+		var peer *torch
+		if b.wants(torchPeer) {
+			script, err := torchScript()
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, os.RemoveAll(filepath.Dir(script))) }()
+			if peer, err = serveTorch(ctx, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", strconv.Itoa(cards), script, "--serve"); err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, peer.close()) }()
+			if version := "PyTorch " + peer.version; !slices.Contains(b.about, version) {
+				b.about = append(b.about, version)
+			}
+		}
+		for _, c := range cardCases {
+			if c.name != name {
+				continue
+			}
+			if err := c.onCards(ctx, b, cards, workers, peer); err != nil {
+				return fmt.Errorf("batch %d: %w", c.batch, err)
+			}
+		}
+		return nil
+	}
+}
+
+// severalCards is how many cards there are to use.
+func severalCards() (int, error) {
+	cards, err := cudaops.AvailableDevices()
+	if err == nil && len(cards) < 2 {
+		err = fmt.Errorf("%d cards are visible, and this takes two: see tandem devices", len(cards))
+	}
+	return len(cards), err
+}
+
+// torchScript writes the peer's script, which torchrun wants as a file, in a folder of its own.
+func torchScript() (string, error) {
+	dir, err := os.MkdirTemp("", "tandem-bench-")
+	if err != nil {
+		return "", err
+	}
+	script := filepath.Join(dir, "torch_cards.py")
+	if err := os.WriteFile(script, []byte(torchOnCards), 0o600); err != nil {
+		return "", errors.Join(err, os.RemoveAll(dir))
+	}
+	return script, nil
+}
+
+func (c cardCase) onCards(ctx context.Context, b *bench, cards int, workers *workers, peer *torch) (err error) {
+	b.log("%s: %s, batch %d, %v", b.suite, c.name, c.batch, c.precision)
+	here := newStage()
+	defer func() { err = errors.Join(err, here.close()) }()
+	all := make([]int, cards)
+	for i := range all {
+		all[i] = i
+	}
+	var entrants []entrant
+	mode := func(what string) func(t timing) row { return c.took(c.pipelined() + what) }
+	for _, s := range []dp.Strategy{dp.Gather, dp.AllReduce, dp.Sharded} {
+		t := team{c.name, c.batch, c.precision.String(), s.String()}
+		entrants = append(entrants,
+			entrant{row: mode(fmt.Sprintf(", %v, 1 process", s)), run: here.contender(t, all...)},
+			entrant{row: mode(fmt.Sprintf(", %v, %d processes", s, cards)), run: workers.contender(t)},
+		)
+	}
+	one := team{c.name, c.batch / cards, c.precision.String(), dp.Gather.String()}
+	entrants = append(entrants, entrant{row: mode(fmt.Sprintf(", 1 card, a batch of %d", one.Batch)), run: here.contender(one, 0)})
+	if peer != nil {
+		for _, m := range cardsModes {
+			entrants = append(entrants, entrant{peer: torchPeer + " " + m, row: mode(""), run: func(ctx context.Context, n int) (time.Duration, error) {
+				a, err := peer.ask(ctx, `{"workload": %q, "size": %d, "mode": %q, "precision": %q, "calls": %d}`, c.name, c.batch, m, c.precision, n)
+				return time.Duration(a.Seconds * float64(time.Second)), err
+			}})
+		}
+	}
+	_, err = b.compare(ctx, entrants...)
+	return err
+}
+
+// cardsStart times starts of jobs of a process a card that make a step, ours and PyTorch's in turn. The first of ours, which may have kernels
+// to compile, does not count.
+func cardsStart(ctx context.Context, b *bench) (err error) {
+	cards, err := severalCards()
+	if err != nil {
+		return err
+	}
+	b.log("%s: start", b.suite)
+	tandem, remove, err := tandemCommand(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, remove()) }()
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	n := strconv.Itoa(cards)
+	took := func(t timing) row {
+		r := stepTime("mlp", 64, fmt.Sprintf("%d processes", cards), t)
+		r.Metric = startToStep
+		return r
+	}
+	ours := starts(tandem, "run", "--nproc-per-node", n, self)
+	if _, err := ours(ctx, 1); err != nil {
+		return err
+	}
+	entrants := []entrant{{row: took, run: ours}}
+	if b.wants(torchPeer) {
+		script, err := torchScript()
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(filepath.Dir(script))) }()
+		request := `{"workload": "mlp", "size": 64, "mode": "ddp", "precision": "tf32"}`
+		entrants = append(entrants, entrant{peer: torchPeer + "run", row: took,
+			run: starts("python3", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", n, script, "--start", request)})
+	}
+	few := *b
+	few.sampling = sampling{runs: min(b.runs, 3)}
+	_, err = few.compare(ctx, entrants...)
+	b.rows = few.rows
+	return err
+}

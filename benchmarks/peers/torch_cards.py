@@ -1,0 +1,154 @@
+"""Times PyTorch on several cards, a process each: the peer of `benchmarks --suite cards --peer torch`, which starts it with torchrun.
+
+With --serve, rank 0 reads requests, {"workload", "size", "mode", "precision", "calls"}, and answers each with the seconds that so many steps
+took. Or with --start and such a request: it makes a step, and rank 0 says so by a line.
+
+A step is forward, cross entropy, backward and an update by SGD with momentum 0.9; each card has its part of one batch of the size, which stays
+there. Only the last step is waited for. Modes, all of which sum gradients by NCCL: ddp (DistributedDataParallel), ddp-compile (with
+torch.compile), ddp-graph (the whole step in one CUDA graph), zero1 (each card has the optimizer's state of a part of the parameters). dp is
+torch.nn.DataParallel: the first process drives all cards, and the others wait.
+"""
+
+import functools
+import json
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+
+def mlp():
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
+    )
+
+
+def cnn():
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(9216, 128), nn.ReLU(), nn.Linear(128, 10),
+    )
+
+
+def big():
+    hidden = [layer for _ in range(4) for layer in (nn.Linear(8192, 8192), nn.ReLU())]
+    return nn.Sequential(*hidden, nn.Linear(8192, 1000))
+
+
+IMAGES = ((1, 28, 28), 10)
+WORKLOADS = {"mlp": (mlp, *IMAGES), "cnn": (cnn, *IMAGES), "big": (big, (8192,), 1000)}
+RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+SGD = {"lr": 0.01, "momentum": 0.9}
+
+
+@functools.cache
+def prepare(workload, size, mode, precision):
+    """The function that does one step, in its stride."""
+    step = build(workload, size, mode, precision)
+    for _ in range(3):
+        step()
+    return step
+
+
+def build(workload, size, mode, precision):
+    exact = precision == "fp32"
+    torch.backends.cuda.matmul.allow_tf32 = not exact
+    torch.backends.cudnn.allow_tf32 = not exact
+    torch.backends.cudnn.benchmark = True
+    torch.manual_seed(1)
+    network, shape, classes = WORKLOADS[workload]
+    model, loss = network().cuda(), nn.CrossEntropyLoss()
+    if mode == "dp":
+        model, share = nn.DataParallel(model), size
+    else:
+        share = size // WORLD
+    x, y = torch.randn(share, *shape).cuda(), torch.randint(0, classes, (share,)).cuda()
+    side = torch.cuda.Stream() if mode == "ddp-graph" else torch.cuda.current_stream()
+    if mode != "dp":
+        with torch.cuda.stream(side):
+            model = DistributedDataParallel(
+                model, device_ids=[RANK], gradient_as_bucket_view=True, static_graph=mode != "ddp-graph"
+            )
+    forward = torch.compile(model) if mode == "ddp-compile" else model
+    if mode == "zero1":
+        sgd = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.SGD, **SGD)
+    else:
+        sgd = torch.optim.SGD(model.parameters(), fused=True, **SGD)
+    half = torch.autocast("cuda", dtype=torch.bfloat16, enabled=precision == "bf16", cache_enabled=mode != "ddp-graph")
+
+    def step():
+        sgd.zero_grad(set_to_none=True)
+        with half:
+            value = loss(forward(x), y)
+        value.backward()
+        sgd.step()
+
+    if mode != "ddp-graph":
+        return step
+    with torch.cuda.stream(side):
+        for _ in range(11):  # DDP rebuilds its buckets and wants some more steps before a capture
+            step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        step()
+    # The graph's tensors live as long as the closure does.
+    return lambda keep=(model, sgd, x, y): graph.replay()
+
+
+current = None
+
+
+def timed(workload, size, mode, precision, calls):
+    global current
+    case = workload, size, precision, mode if workload == "big" else ""  # of the large one there is room for one
+    if current != case:  # what went before is not needed any more
+        current = case
+        prepare.cache_clear()
+        torch._dynamo.reset()
+        torch.cuda.empty_cache()
+    if mode == "dp" and RANK > 0:
+        return
+    step = prepare(workload, size, mode, precision)
+    torch.cuda.synchronize()
+    if mode != "dp":
+        dist.barrier()
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(calls):
+        step()
+    torch.cuda.synchronize()
+    return {"seconds": time.perf_counter() - start}
+
+
+def serve():
+    told = dist.new_group(backend="gloo")
+    if RANK == 0:
+        print(json.dumps({"version": torch.__version__}), flush=True)
+    while True:
+        line = [sys.stdin.readline() if RANK == 0 else None]
+        dist.broadcast_object_list(line, group=told)
+        if not line[0]:
+            return
+        answer = timed(**json.loads(line[0]))
+        if RANK == 0:
+            print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    torch.cuda.set_device(RANK)
+    dist.init_process_group("nccl", device_id=torch.device("cuda", RANK))
+    if sys.argv[1] == "--start":
+        build(**json.loads(sys.argv[2]))()
+        torch.cuda.synchronize()
+        if RANK == 0:
+            print("first step", flush=True)
+    else:
+        serve()
+    dist.barrier()
+    os._exit(0)  # graphs that hold NCCL's work make a proper end hang
