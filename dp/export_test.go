@@ -15,3 +15,6 @@ type Session = session
 
 // WithSession makes a trainer one of several processes of a job.
 func WithSession(s Session) Option { return func(c *config) { c.session = s } }
+
+// Buckets are the ranges of a model's gradients that linked cards sum one after the other.
+var Buckets = buckets

@@ -294,17 +294,14 @@ func (t *DataParallel) exchangeParts(lo, hi, total, first int) ([]ir.Part, error
 		parts = append(parts, p)
 		return err
 	}
+	if t.WorldSize() > 1 {
+		parts = t.reduceParts()
+	}
 	var err error
 	switch {
 	case t.WorldSize() == 1:
 		err = add(update(false))
 	case t.cfg.strategy == Gather:
-		if t.procs == nil {
-			parts = append(parts, on(ir.ReduceTo, l.GradRange(0, n+nn.GradTail)))
-		} else {
-			// Every process tells the loss.
-			parts = append(parts, on(ir.ReduceTo, l.GradRange(0, n)), atOnce(on(ir.AllReduce, l.GradRange(n, n+nn.GradTail))))
-		}
 		switch {
 		case hi > lo:
 			err = add(update(false))
@@ -313,10 +310,8 @@ func (t *DataParallel) exchangeParts(lo, hi, total, first int) ([]ir.Part, error
 		}
 		parts = append(parts, on(ir.BroadcastFrom, l.ParamRange(0, t.compiler.SharedElements())))
 	case t.cfg.strategy == AllReduce:
-		parts = append(parts, on(ir.AllReduce, l.GradRange(0, n+nn.GradTail)))
 		err = add(update(false))
 	case t.cfg.strategy == Sharded:
-		parts = append(parts, on(ir.ReduceScatter, l.GradRange(0, n)), atOnce(on(ir.AllReduce, l.GradRange(n, n+nn.GradTail))))
 		err = add(update(true))
 		parts = append(parts, on(ir.AllGather, l.ParamRange(0, n)))
 	}
@@ -355,12 +350,6 @@ func (t *DataParallel) touch() error {
 		err := r.execs[p].exec.Run(context.Background(), &ir.Runtime{})
 		return errors.Join(err, r.unload(func(o *ir.Program) bool { return o == p }))
 	}))
-}
-
-// atOnce lets a collective be done at once with the one before it.
-func atOnce(p ir.Part) ir.Part {
-	p.Collective.Joined = true
-	return p
 }
 
 // evalProgram finds or compiles forward for one share.

@@ -121,13 +121,13 @@ type turn struct {
 }
 
 // clock is how many tasks of each branch have been done at some moment, at least.
-type clock [maxBranches]int
+type clock [maxBranches + 1]int
 
-// branches gives tasks their turns in at most n branches. after are the dependencies; waits are only those of them that do not follow
-// from others.
-func branches(after [][]int, n int) []turn {
+// branches gives tasks their turns in at most n branches, and those for which apart is true in one more, so that nothing comes behind them
+// that need not. after are the dependencies; waits are only those of them that do not follow from others.
+func branches(after [][]int, n int, apart func(task int) bool) []turn {
 	turns, clocks := make([]turn, len(after)), make([]clock, len(after))
-	var ends [maxBranches][]int // the tasks of each branch
+	var ends [maxBranches + 1][]int // the tasks of each branch
 	number := func(task int) int { return clocks[task][turns[task].branch] }
 	// wait leaves out what has been done at a moment, and moves that on.
 	wait := func(c *clock, tasks []int) (waits []int) {
@@ -146,24 +146,13 @@ func branches(after [][]int, n int) []turn {
 	for i := range after {
 		var known clock
 		needed := wait(&known, after[i])
-		// The best branch is one whose last task is needed anyway, a later one rather than an earlier one; then, one that has not
-		// begun; then, the one whose last task came first.
-		best, bestEnd, free := 0, 0, -1
-		for b := range n {
-			end := -1
-			if tasks := ends[b]; len(tasks) > 0 {
-				end = tasks[len(tasks)-1]
-			}
-			isFree := end < 0 || known[b] >= len(ends[b])
-			switch {
-			case isFree && (free < 0 || end > bestEnd):
-				best, bestEnd, free = b, end, b
-			case free < 0 && (b == 0 || end < bestEnd):
-				best, bestEnd = b, end
-			}
+		if n > 1 && apart(i) {
+			turns[i].branch = n
+		} else {
+			turns[i].branch = choose(n, ends[:], known)
 		}
+		best := turns[i].branch
 		t, c := &turns[i], &clocks[i]
-		t.branch = best
 		if tasks := ends[best]; len(tasks) > 0 {
 			*c = clocks[tasks[len(tasks)-1]]
 		}
@@ -177,6 +166,26 @@ func branches(after [][]int, n int) []turn {
 	return turns
 }
 
+// choose finds the best of n branches for a task, given the tasks of each and what is known to be done: one whose last task is needed anyway,
+// a later one rather than an earlier one; then, one that has not begun; then, the one whose last task came first.
+func choose(n int, ends [][]int, known clock) int {
+	best, bestEnd, free := 0, 0, false
+	for b := range n {
+		end := -1
+		if tasks := ends[b]; len(tasks) > 0 {
+			end = tasks[len(tasks)-1]
+		}
+		isFree := end < 0 || known[b] >= len(ends[b])
+		switch {
+		case isFree && (!free || end > bestEnd):
+			best, bestEnd, free = b, end, true
+		case !free && (b == 0 || end < bestEnd):
+			best, bestEnd = b, end
+		}
+	}
+	return best
+}
+
 // arrange gives the parts' tasks their turns and takes the streams and events of the branches.
 func (e *Exec) arrange() error {
 	n := maxBranches
@@ -186,7 +195,11 @@ func (e *Exec) arrange() error {
 	used, awaited := 1, 0
 	for i := range e.parts {
 		p := &e.parts[i]
-		p.turns = branches(e.plan.dependencies(p.tasks), n)
+		// What cards do together is apart: it waits for other cards as well.
+		p.turns = branches(e.plan.dependencies(p.tasks), n, func(task int) bool {
+			_, together := p.tasks[task].do.(joint)
+			return together
+		})
 		marks := 0
 		for _, t := range p.turns {
 			used = max(used, t.branch+1)

@@ -87,7 +87,7 @@ func TestBranchesKeepTheOrderOfConflicts(t *testing.T) {
 		after := p.dependencies(tasks)
 		direct := paths(func(i int) []int { return after[i] }, len(tasks))
 		for n := 1; n <= maxBranches; n++ {
-			turns := branches(after, n)
+			turns := branches(after, n, func(int) bool { return false })
 			all := inTurn(turns, -1, 0)
 			for i, x := range tasks {
 				for d, y := range tasks[:i] {
@@ -125,17 +125,20 @@ func TestBranches(t *testing.T) {
 		after [][]int
 		n     int
 		want  []turn
+		apart int // a task
 	}{
-		{"a chain", [][]int{{}, {0}, {0, 1}}, 4, []turn{{}, {}, {}}},
-		{"no branches", [][]int{{}, {}, {0}}, 1, []turn{{}, {}, {}}},
-		{"a diamond", [][]int{{}, {0}, {0}, {1, 2}}, 4, []turn{{awaited: true}, {awaited: true}, {branch: 1, waits: []int{0}}, {branch: 1, waits: []int{1}}}},
-		{"more than there are branches", [][]int{{}, {}, {}}, 2, []turn{{}, {branch: 1}, {}}},
-		{"what follows from another wait", [][]int{{}, {0}, {}, {2, 0, 1}}, 4, []turn{{}, {awaited: true}, {branch: 1}, {branch: 1, waits: []int{1}}}},
+		{"a chain", [][]int{{}, {0}, {0, 1}}, 4, []turn{{}, {}, {}}, -1},
+		{"no branches", [][]int{{}, {}, {0}}, 1, []turn{{}, {}, {}}, -1},
+		{"a diamond", [][]int{{}, {0}, {0}, {1, 2}}, 4, []turn{{awaited: true}, {awaited: true}, {branch: 1, waits: []int{0}}, {branch: 1, waits: []int{1}}}, -1},
+		{"more than there are branches", [][]int{{}, {}, {}}, 2, []turn{{}, {branch: 1}, {}}, -1},
+		{"what follows from another wait", [][]int{{}, {0}, {}, {2, 0, 1}}, 4, []turn{{}, {awaited: true}, {branch: 1}, {branch: 1, waits: []int{1}}}, -1},
+		{"one apart", [][]int{{}, {0}, {0}, {1, 2}}, 2, []turn{{awaited: true}, {branch: 2, waits: []int{0}, awaited: true}, {}, {waits: []int{1}}}, 1},
+		{"nothing is apart in a chain", [][]int{{}, {0}, {0}}, 1, []turn{{}, {}, {}}, 1},
 	} {
 		for _, list := range c.after {
 			slices.Sort(list)
 		}
-		if got := branches(c.after, c.n); !reflect.DeepEqual(got, c.want) {
+		if got := branches(c.after, c.n, func(task int) bool { return task == c.apart }); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: got %+v, want %+v", c.name, got, c.want)
 		}
 	}

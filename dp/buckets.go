@@ -1,0 +1,67 @@
+package dp
+
+import (
+	"github.com/tandem-train/tandem/dp/data"
+	"github.com/tandem-train/tandem/internal/ir"
+	"github.com/tandem-train/tandem/nn"
+)
+
+// Gradients that cards sum by themselves are cut into buckets, so that one is on its way while backward computes the next. A bucket costs a
+// launch: on two H200s with NVLink, NCCL takes 6 µs for what is small, 13 µs for 1 MiB, 32 µs for 4 MiB, 0.9 ms for 256 MiB.
+const (
+	bucketsWanted  = 4
+	smallestBucket = 1 << 20  // bytes
+	largestBucket  = 25 << 20 // but for a parameter that is larger
+)
+
+// buckets cuts the gradients, in the order in which backward finishes them, between parameters.
+func buckets(l *nn.Layout) (list []data.Range) {
+	size := min(max(4*l.Elements/bucketsWanted, smallestBucket), largestBucket) / 4
+	lo := 0
+	for _, p := range l.Params[1:] {
+		if at := p.Slot.Offset; at-lo >= size {
+			list = append(list, data.Range{Lo: lo, Hi: at})
+			lo = at
+		}
+	}
+	return append(list, data.Range{Lo: lo, Hi: l.Elements})
+}
+
+// reduceParts sum the gradients and their tail as the strategy wants it: a bucket after the other where the cards are linked, or at once.
+func (t *DataParallel) reduceParts() (parts []ir.Part) {
+	l := t.compiler.Layout
+	n := l.Elements
+	list := []data.Range{{Lo: 0, Hi: n}}
+	if t.team.ranks[0].link != nil {
+		list = buckets(l)
+	}
+	add := func(kind ir.CollectiveKind, root, lo, hi int, atOnce bool) {
+		parts = append(parts, ir.Part{Collective: &ir.Collective{Kind: kind, Root: root, Joined: atOnce}, On: l.GradRange(lo, hi)})
+	}
+	// The tail goes where the gradients go, unless others want to know the loss, too.
+	whole := t.cfg.strategy == AllReduce || t.cfg.strategy == Gather && t.procs == nil
+	if whole {
+		list[len(list)-1].Hi += nn.GradTail
+	}
+	for _, b := range list {
+		switch {
+		case t.cfg.strategy == AllReduce:
+			add(ir.AllReduce, 0, b.Lo, b.Hi, false)
+		case t.cfg.strategy == Gather:
+			add(ir.ReduceTo, 0, b.Lo, b.Hi, false)
+		case len(list) == 1:
+			add(ir.ReduceScatter, 0, b.Lo, b.Hi, false)
+		default: // to those who have shares of the bucket
+			for r := range t.WorldSize() {
+				lo, hi := t.updateRange(r)
+				if lo, hi := max(lo, b.Lo), min(hi, b.Hi); lo < hi {
+					add(ir.ReduceTo, r, lo, hi, lo > b.Lo)
+				}
+			}
+		}
+	}
+	if !whole {
+		add(ir.AllReduce, 0, n, n+nn.GradTail, true)
+	}
+	return parts
+}

@@ -1,0 +1,39 @@
+package dp_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/tandem-train/tandem/dp"
+	"github.com/tandem-train/tandem/dp/data"
+	"github.com/tandem-train/tandem/nn"
+)
+
+// TestBuckets: the last layers come first, small ones together, and what is left is a bucket of its own.
+func TestBuckets(t *testing.T) {
+	const biases = 32 // room of a small bias
+	for _, c := range []struct {
+		name  string
+		model nn.Module
+		want  []int // elements
+	}{
+		{"small", nn.Linear(100, 10), []int{biases + 1024}},
+		{"mlp", nn.Sequential(nn.Linear(784, 512), nn.Linear(512, 512), nn.Linear(512, 10)), []int{biases + 5120 + 512 + 512*512, 512 + 784*512}},
+		{"a small first layer", nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 1<<16)), []int{1<<16 + 1<<20, 32 + 256}},
+		{"large", nn.Sequential(nn.Linear(4096, 4096), nn.Linear(4096, 4096), nn.Linear(4096, 4096)), []int{4096 + 1<<24, 4096 + 1<<24, 4096 + 1<<24}},
+	} {
+		l, err := nn.NewLayout(c.model)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want []data.Range
+		at := 0
+		for _, n := range c.want {
+			want = append(want, data.Range{Lo: at, Hi: at + n})
+			at += n
+		}
+		if got := dp.Buckets(l); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", c.name, got, want)
+		}
+	}
+}
