@@ -1,0 +1,82 @@
+package cudaops_test
+
+import (
+	"bytes"
+	"log/slog"
+	"math"
+	"testing"
+
+	"gorgonia.org/tensor"
+
+	"github.com/tandem-train/tandem/cudaops/internal/fakecuda"
+	"github.com/tandem-train/tandem/dp"
+	"github.com/tandem-train/tandem/nn"
+)
+
+// TestTrainOnLinkedCards: cards that exchange by NCCL, of which one has no samples, come to what one card comes to, with every strategy.
+func TestTrainOnLinkedCards(t *testing.T) {
+	if !fakecuda.In(t, fakecuda.Config{Cards: []int64{1024, 1024, 1024}, NCCL: true, Kernels: true, Env: map[string]string{"TANDEM_CUDA_GRAPH": "off"}}) {
+		return
+	}
+	const n = 4 // two for each of two cards
+	want := trained(t, n, dp.DeviceIDs(0))
+	for _, s := range []dp.Strategy{dp.Gather, dp.AllReduce, dp.Sharded} {
+		var said bytes.Buffer
+		got := trained(t, n, dp.DeviceIDs(0, 1, 2), dp.WithStrategy(s), dp.WithLogger(slog.New(slog.NewTextHandler(&said, nil))))
+		for i := range want {
+			if d := math.Abs(float64(got[i] - want[i])); !(d < 1e-5) {
+				t.Errorf("%v: number %d is %v, on one card %v", s, i, got[i], want[i])
+				break
+			}
+		}
+		if said.Len() > 0 {
+			t.Errorf("%v: %s", s, &said) // that the cards are not linked
+		}
+	}
+}
+
+// trained makes three steps that are not waited for, and gives their losses and all parameters.
+func trained(t *testing.T, n int, opts ...dp.Option) []float32 {
+	t.Helper()
+	model := nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3))
+	d, err := dp.New(model, nn.CrossEntropy(), nn.SGD(0.1, nn.Momentum(0.9)), append(opts, dp.Seed(2))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	var losses []*dp.Loss
+	for step := range 3 {
+		x, y := make([]float32, 5*n), make([]int32, n)
+		for i := range x {
+			x[i] = float32(math.Sin(float64(1 + i + step)))
+		}
+		for i := range y {
+			y[i] = int32((i + step) % 3)
+		}
+		l, err := d.StepAsync(t.Context(), tensor.New(tensor.WithShape(n, 5), tensor.WithBacking(x)), tensor.New(tensor.WithShape(n), tensor.WithBacking(y)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		losses = append(losses, l)
+	}
+	var out []float32
+	for _, l := range losses {
+		loss, err := l.Value()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, float32(loss))
+	}
+	sd, err := d.StateDict()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range sd.All() {
+		out = append(out, v.Data().([]float32)...)
+	}
+	return out
+}
