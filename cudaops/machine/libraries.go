@@ -6,6 +6,7 @@ import (
 	"github.com/tandem-train/tandem/cudaops/internal/cublas"
 	"github.com/tandem-train/tandem/cudaops/internal/cuda"
 	"github.com/tandem-train/tandem/cudaops/internal/cudnn"
+	"github.com/tandem-train/tandem/cudaops/internal/nccl"
 	"github.com/tandem-train/tandem/cudaops/internal/nvrtc"
 )
 
@@ -26,8 +27,9 @@ func Libraries() []Library {
 		{Name: "NVRTC", For: "kernels that are not compiled yet"},
 		{Name: "cuBLASLt", For: "matrix products"},
 		{Name: "cuDNN", For: "convolutions"},
+		{Name: "NCCL", For: "exchange between cards"},
 	}
-	for i, look := range []func() (path, version string, err error){lookDriver, lookNVRTC, lookBLAS, lookDNN} {
+	for i, look := range []func() (path, version string, err error){lookDriver, lookNVRTC, lookBLAS, lookDNN, lookNCCL} {
 		l := &list[i]
 		l.Path, l.Version, l.Err = look()
 	}
@@ -61,6 +63,15 @@ func lookBLAS() (path, version string, err error) {
 
 func lookDNN() (path, version string, err error) {
 	l, err := cudnn.Open()
+	if err != nil {
+		return "", "", err
+	}
+	v := l.Version()
+	return l.Path(), fmt.Sprintf("%d.%d.%d", v/10000, v/100%100, v%100), nil
+}
+
+func lookNCCL() (path, version string, err error) {
+	l, err := nccl.Open()
 	if err != nil {
 		return "", "", err
 	}
