@@ -188,17 +188,24 @@ func TestCardsSurviveAFailure(t *testing.T) {
 	t.Logf("the step after it took %v", time.Since(start))
 }
 
-// BenchmarkCards times steps of a perceptron on batches that are on the cards: on one, and on two with each strategy.
+// BenchmarkCards times steps of perceptrons on batches that are on the cards: on one, and on two with each strategy.
 func BenchmarkCards(b *testing.B) {
 	needCards(b, 2)
-	model := func() nn.Module {
+	small := func() nn.Module {
 		return nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
 	}
-	for _, n := range []int{64, 4096} {
-		x, y := batches(task{in: []int{784}, out: 10}, 1, n)
+	large := func() nn.Module {
+		return nn.Sequential(nn.Linear(8192, 8192), nn.ReLU(), nn.Linear(8192, 8192), nn.ReLU(), nn.Linear(8192, 8192), nn.ReLU(), nn.Linear(8192, 8192), nn.ReLU(), nn.Linear(8192, 1000))
+	}
+	for _, c := range []struct {
+		name  string
+		model func() nn.Module
+		in, n int
+	}{{"small", small, 784, 64}, {"small", small, 784, 4096}, {"large", large, 8192, 4096}} {
+		x, y := batches(task{in: []int{c.in}, out: 10}, 1, c.n)
 		run := func(name string, opts ...dp.Option) {
-			b.Run(fmt.Sprintf("%d/%s", n, name), func(b *testing.B) {
-				d, err := dp.New(model(), nn.CrossEntropy(), nn.SGD(0.01, nn.Momentum(0.9)), append(opts, dp.WithPrecision(nn.TF32))...)
+			b.Run(fmt.Sprintf("%s/%d/%s", c.name, c.n, name), func(b *testing.B) {
+				d, err := dp.New(c.model(), nn.CrossEntropy(), nn.SGD(0.01, nn.Momentum(0.9)), append(opts, dp.WithPrecision(nn.TF32))...)
 				if err != nil {
 					b.Fatal(err)
 				}
