@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/tandem-train/tandem/cudaops"
+	"github.com/tandem-train/tandem/cudaops/internal/cuda"
+	"github.com/tandem-train/tandem/cudaops/internal/exec"
 	"github.com/tandem-train/tandem/cudaops/internal/fakecuda"
 	"github.com/tandem-train/tandem/dp/comm"
 	"github.com/tandem-train/tandem/internal/ir"
@@ -220,5 +223,111 @@ func TestLinkOutlivesItsGroup(t *testing.T) {
 		if err != nil {
 			t.Errorf("rank %d: %v", r, err)
 		}
+	}
+}
+
+// sevens is a link to cards with which the sum of a bucket, of so many bytes, is always 7, of the next one 8, and so on.
+type sevens struct {
+	card   *cuda.Card
+	first  cuda.Ptr
+	bucket int
+}
+
+func (l *sevens) Put(s cuda.Stream, list []exec.Collective) error {
+	for _, c := range list {
+		sum := 7 + float32(int(c.At-l.first)/l.bucket)
+		if err := l.card.MemsetD32(c.At, math.Float32bits(sum), c.N, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *sevens) Begin()                {}
+func (l *sevens) End(cuda.Stream) error { return nil }
+func (l *sevens) Err() error            { return nil }
+
+// TestLinkInGraphs: within a captured graph, whose tasks the fake does in any order that the edges allow, a collective comes after what it
+// sums and before what needs the sum.
+func TestLinkInGraphs(t *testing.T) {
+	if !fakecuda.In(t, fakecuda.Config{Cards: []int64{1024}, Kernels: true}) {
+		return
+	}
+	api, err := cuda.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	card, err := api.OpenCard(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n, buckets = 40, 3
+	var size [ir.NumRegions]int
+	size[ir.Params], size[ir.Grads] = n*buckets, n*buckets
+	g := &ir.Graph{}
+	parts := []ir.Part{{Graph: g}}
+	v := g.Read(&ir.Slot{Region: ir.Input, Name: "x", Shape: ir.Of(n)})
+	for b := range buckets { // as backward finishes one after the other
+		v = g.Map(ir.Tanh, g.Minus(v, g.Reduce(ir.Sum, v, 0)))
+		on := &ir.Slot{Region: ir.Grads, Name: fmt.Sprint("bucket ", b), Offset: b * n, Shape: ir.Of(n)}
+		g.Store(on, v)
+		parts = append(parts, ir.Part{Collective: &ir.Collective{Kind: ir.AllReduce}, On: on})
+	}
+	update := &ir.Graph{}
+	w := &ir.Slot{Region: ir.Params, Name: "w", Shape: ir.Of(n * buckets)}
+	update.Store(w, update.Plus(update.Read(w), update.Read(&ir.Slot{Region: ir.Grads, Name: "all", Shape: ir.Of(n * buckets)})))
+	p, err := ir.Compile("buckets", size, ir.Target{}, append(parts, ir.Part{Graph: update})...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = card.Do(func() error {
+		var mem [ir.NumRegions]cuda.Ptr
+		for r := range mem {
+			if bytes := p.Bytes(ir.Region(r)); bytes > 0 {
+				if mem[r], err = card.MemAlloc(bytes); err != nil {
+					return err
+				}
+				if err := card.MemsetD8(mem[r], 0, int(bytes), card.Stream); err != nil {
+					return err
+				}
+			}
+		}
+		e, err := exec.Load(card, p, mem, &sevens{card, mem[ir.Grads], 4 * n})
+		if err != nil {
+			return err
+		}
+		group, err := comm.NewLocal(1)
+		if err != nil {
+			return err
+		}
+		peers, err := comm.ForProgram(group[0], 1)
+		if err != nil {
+			return err
+		}
+		const runs = 20
+		for range runs {
+			if err := e.Run(context.Background(), &ir.Runtime{Comm: peers}); err != nil {
+				return err
+			}
+		}
+		pinned, err := card.MemHostAlloc(4 * n * buckets)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(card.MemcpyDtoH(pinned, 0, mem[ir.Params], 4*n*buckets, card.Stream), card.StreamSynchronize(card.Stream)); err != nil {
+			return err
+		}
+		for i, got := range ir.Words[float32](pinned.Bytes()) {
+			if want := float32(runs * (7 + i/n)); got != want {
+				return fmt.Errorf("parameter %d is %v, want %v", i, got, want)
+			}
+		}
+		return e.Close()
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if n := fakecuda.Count(fakecuda.Calls(t), "cuGraphLaunch"); n == 0 {
+		t.Error("no graph was launched")
 	}
 }

@@ -246,15 +246,18 @@ func BenchmarkCards(b *testing.B) {
 	}
 }
 
+// jobVariable makes TestCardsInAJob a worker, for so many steps.
+const jobVariable = "TANDEM_TEST_STEPS"
+
 // TestCardsInAJob is a worker of a job of several processes, such as
 //
 //	TANDEM_TEST_STEPS=1000 tandem run ./dp.test -test.run TestCardsInAJob
 //
 // which trains for so many steps and compares with one card. With very many it is something to kill.
 func TestCardsInAJob(t *testing.T) {
-	count, err := strconv.Atoi(os.Getenv("TANDEM_TEST_STEPS"))
+	count, err := strconv.Atoi(os.Getenv(jobVariable))
 	if err != nil {
-		t.Skip("TANDEM_TEST_STEPS says for how many steps, and this is for workers of tandem run")
+		t.Skip("this is for workers of tandem run")
 	}
 	tk := tasks()[0]
 	for _, s := range []dp.Strategy{dp.Gather, dp.AllReduce, dp.Sharded} {

@@ -55,7 +55,8 @@
 // A caller's mistake is found before anything has run, and is an error that names it: [*cudaops.InvalidDeviceError],
 // [*DuplicateDeviceError], [*PrimaryCardError], [*InputError], [*IndexError] for a label outside the classes, [*FitError] for a batch that is too
 // large for the cards. When a rank fails,
-// all are joined and the lowest failing rank's error is returned as a [*ReplicaError]; parameters are then as before the step. A
+// all are joined and the lowest failing rank's error is returned as a [*ReplicaError]; parameters are then as before the step, unless a
+// card or its process has failed while cards exchanged: then the trainer gives a [*TornError] from there on. A
 // context that ends stops a step before its update, or not at all. In a job of several processes, an error of one is on the others a
 // [comm.BrokenError] that names the rank and says what happened there; the next call connects the ranks anew, so that all may go on
 // together.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -24,7 +25,12 @@ import (
 	"github.com/tandem-train/tandem/nn"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(jobVariable) != "" { // a worker, whose session with the others lasts as long as it does
+		os.Exit(m.Run())
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // A task is a model with batches to train it on.
 type task struct {

@@ -218,3 +218,66 @@ func TestWaysToRun(t *testing.T) {
 		}
 	}
 }
+
+// Collectives that cards carry out come in their order, each after what it sums, and what is computed later does not wait for it.
+func TestCollectivesAreApart(t *testing.T) {
+	s := newSketch(t)
+	const n, buckets = 64, 3
+	v := s.in(n)
+	var list []*ir.Slot
+	for range buckets {
+		v = s.Map(ir.Tanh, s.Minus(v, s.Reduce(ir.Sum, v, 0)))
+		list = append(list, s.slot(ir.Grads, ir.F32, n))
+		s.Store(list[len(list)-1], s.Scale(v, 2)) // which nothing else reads
+	}
+	for _, on := range list {
+		s.parts = append(s.parts, ir.Part{Collective: &ir.Collective{Kind: ir.AllReduce}, On: on})
+	}
+	s.next()
+	all := &ir.Slot{Region: ir.Grads, Name: "all", Shape: ir.Of(n * buckets)}
+	w := s.slot(ir.Params, ir.F32, n*buckets)
+	s.Store(w, s.Plus(s.Read(w), s.Read(all)))
+	p, err := newPlan(s.compile(), none{}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(p.segments) != 1 || !p.segments[0].linked {
+		t.Fatalf("the program is cut:\n%v", p)
+	}
+	tasks := p.segments[0].tasks
+	together := func(i int) bool { _, ok := tasks[i].do.(joint); return ok }
+	turns := branches(p.dependencies(tasks), maxBranches, together)
+	after := inTurn(turns, -1, 0)
+	writer := func(on *ir.Slot) int {
+		return slices.IndexFunc(tasks, func(t task) bool {
+			return slices.ContainsFunc(p.program.Steps[t.step].Out, func(o ir.Operand) bool { return o.Region == on.Region && o.Offset == on.Offset })
+		})
+	}
+	var sums []int
+	for i := range tasks {
+		if together(i) {
+			sums = append(sums, i)
+		}
+	}
+	if len(sums) != buckets {
+		t.Fatalf("%d collectives, want %d:\n%v", len(sums), buckets, p)
+	}
+	for k, sum := range sums {
+		for b, on := range list {
+			if computed := writer(on); after[sum][computed] != (b <= k) {
+				t.Errorf("collective %d comes after bucket %d: %v", k, b, after[sum][computed])
+			} else if after[computed][sum] {
+				t.Errorf("bucket %d waits for collective %d", b, k)
+			}
+		}
+		if k > 0 && !after[sum][sums[k-1]] {
+			t.Errorf("collective %d may come before the one before it", k)
+		}
+		if last := len(tasks) - 1; !after[last][sum] {
+			t.Errorf("the update may come before collective %d", k)
+		}
+		if turns[sum].branch != maxBranches {
+			t.Errorf("collective %d is in branch %d", k, turns[sum].branch)
+		}
+	}
+}
