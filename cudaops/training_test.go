@@ -13,7 +13,8 @@ import (
 	"github.com/tandem-train/tandem/nn"
 )
 
-// TestTrainOnLinkedCards: cards that exchange by NCCL, of which one has no samples, come to what one card comes to, with every strategy.
+// TestTrainOnLinkedCards: cards that exchange by NCCL, of which one has no samples, come to what one card comes to, with every strategy, with
+// gradients summed at once or in buckets.
 func TestTrainOnLinkedCards(t *testing.T) {
 	if !fakecuda.In(t, fakecuda.Config{Cards: []int64{1024, 1024, 1024}, NCCL: true, Kernels: true, Env: map[string]string{"TANDEM_CUDA_GRAPH": "off"}}) {
 		return
@@ -21,16 +22,18 @@ func TestTrainOnLinkedCards(t *testing.T) {
 	const n = 4 // two for each of two cards
 	want := trained(t, n, dp.DeviceIDs(0))
 	for _, s := range []dp.Strategy{dp.Gather, dp.AllReduce, dp.Sharded} {
-		var said bytes.Buffer
-		got := trained(t, n, dp.DeviceIDs(0, 1, 2), dp.WithStrategy(s), dp.WithLogger(slog.New(slog.NewTextHandler(&said, nil))))
-		for i := range want {
-			if d := math.Abs(float64(got[i] - want[i])); !(d < 1e-5) {
-				t.Errorf("%v: number %d is %v, on one card %v", s, i, got[i], want[i])
-				break
+		for _, bucket := range []int{0, 64} {
+			var said bytes.Buffer
+			got := trained(t, n, dp.DeviceIDs(0, 1, 2), dp.WithStrategy(s), dp.BucketBytes(bucket), dp.WithLogger(slog.New(slog.NewTextHandler(&said, nil))))
+			for i := range want {
+				if d := math.Abs(float64(got[i] - want[i])); !(d < 1e-5) {
+					t.Errorf("%v, buckets of %d bytes: number %d is %v, on one card %v", s, bucket, i, got[i], want[i])
+					break
+				}
 			}
-		}
-		if said.Len() > 0 {
-			t.Errorf("%v: %s", s, &said) // that the cards are not linked
+			if said.Len() > 0 {
+				t.Errorf("%v: %s", s, &said) // that the cards are not linked
+			}
 		}
 	}
 }

@@ -15,12 +15,13 @@ func TestBuckets(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		model nn.Module
+		bytes int
 		want  []int // elements
 	}{
-		{"small", nn.Linear(100, 10), []int{biases + 1024}},
-		{"mlp", nn.Sequential(nn.Linear(784, 512), nn.Linear(512, 512), nn.Linear(512, 10)), []int{biases + 5120 + 512 + 512*512, 512 + 784*512}},
-		{"a small first layer", nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 1<<16)), []int{1<<16 + 1<<20, 32 + 256}},
-		{"large", nn.Sequential(nn.Linear(4096, 4096), nn.Linear(4096, 4096), nn.Linear(4096, 4096)), []int{4096 + 1<<24, 4096 + 1<<24, 4096 + 1<<24}},
+		{"small", nn.Linear(100, 10), 1 << 20, []int{biases + 1024}},
+		{"mlp", nn.Sequential(nn.Linear(784, 512), nn.Linear(512, 512), nn.Linear(512, 10)), 1 << 20, []int{biases + 5120 + 512 + 512*512, 512 + 784*512}},
+		{"a small first layer", nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 1<<16)), 1 << 20, []int{1<<16 + 1<<20, 32 + 256}},
+		{"large", nn.Sequential(nn.Linear(4096, 4096), nn.Linear(4096, 4096), nn.Linear(4096, 4096)), 25 << 20, []int{4096 + 1<<24, 4096 + 1<<24, 4096 + 1<<24}},
 	} {
 		l, err := nn.NewLayout(c.model)
 		if err != nil {
@@ -32,7 +33,7 @@ func TestBuckets(t *testing.T) {
 			want = append(want, data.Range{Lo: at, Hi: at + n})
 			at += n
 		}
-		if got := dp.Buckets(l); !slices.Equal(got, want) {
+		if got := dp.Buckets(l, c.bytes); !slices.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", c.name, got, want)
 		}
 	}
