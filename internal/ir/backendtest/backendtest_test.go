@@ -11,12 +11,21 @@ import (
 	"github.com/tandem-train/tandem/internal/ir/backendtest"
 )
 
+// again is for tests that run the suite once more.
+func again(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("the suite runs once in short tests")
+	}
+}
+
 func TestInterpreter(t *testing.T) {
 	backendtest.Run(t, func(*testing.T) ir.Device { return interpreter{} })
 }
 
 // TestChannelsLast: the interpreter knows no TF32, so the pass for channels last must leave all numbers as they were.
 func TestChannelsLast(t *testing.T) {
+	again(t)
 	target := ir.Target{TF32: true, Traits: ir.Traits{ChannelsLast: true}}
 	backendtest.Run(t, func(*testing.T) ir.Device { return interpreter{} }, backendtest.For(target))
 }
@@ -28,6 +37,7 @@ func TestFrugal(t *testing.T) {
 
 // Where values lie as halves, and channels last.
 func TestHalves(t *testing.T) {
+	again(t)
 	target := ir.Target{Traits: ir.Traits{Halves: true, ChannelsLast: true}}
 	backendtest.Run(t, func(*testing.T) ir.Device { return interpreter{} }, backendtest.For(target), backendtest.Only("half"))
 }
@@ -48,6 +58,7 @@ func (d thrifty) Load(p *ir.Program, mem [ir.NumRegions]ir.DeviceMemory) (ir.Exe
 
 // TestRecompute: a program that recomputes leaves what one that does not leaves.
 func TestRecompute(t *testing.T) {
+	again(t)
 	for _, group := range []string{"program", "random", "ranks"} {
 		backendtest.Run(t, func(*testing.T) ir.Device { return thrifty{} }, backendtest.Only(group))
 	}
