@@ -17,29 +17,19 @@ import (
 )
 
 // TestKernels runs programs on a card whose driver and compiler are fakes: slow, but on machines without a card it is what sees that kernels,
-// their arguments and the order of tasks in graphs are right.
-func TestKernels(t *testing.T) {
-	config := fakecuda.Config{Cards: []int64{4096}, Kernels: true}
-	if os.Getenv("TANDEM_TEST_LONG") == "" {
-		config.Subtests = "^(program|ranks|fault|memory)$"
-	}
-	if !fakecuda.In(t, config) {
-		return
-	}
-	backendtest.Run(t, func(t *testing.T) ir.Device {
-		dev, err := cudaops.Open(0, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return dev
-	})
-}
+// their arguments and the order of tasks in graphs are right. TANDEM_TEST_LONG=1 runs the whole suite.
+func TestKernels(t *testing.T) { conforms(t, "^(program|ranks|fault|memory)$") }
 
 // TestHalfKernels does the same for some programs whose numbers lie in 16 bits.
 func TestHalfKernels(t *testing.T) {
-	config := fakecuda.Config{Cards: []int64{4096}, Kernels: true, Subtests: "^half$"}
+	conforms(t, "^half$/^(bf16|f16)_(matmul_with_epilogue|softmax|concat|gather|mlp_step|cnn_step|flat_update)$", backendtest.Only("half"))
+}
+
+// conforms runs the suite of backends on such a card; of its cases, those of a pattern, unless all are asked for.
+func conforms(t *testing.T, short string, opts ...backendtest.Option) {
+	config := fakecuda.Config{Cards: []int64{4096}, Kernels: true}
 	if os.Getenv("TANDEM_TEST_LONG") == "" {
-		config.Subtests = "^half$/^(bf16|f16)_(matmul_with_epilogue|softmax|concat|gather|mlp_step|cnn_step|flat_update)$"
+		config.Subtests = short
 	}
 	if !fakecuda.In(t, config) {
 		return
@@ -50,7 +40,7 @@ func TestHalfKernels(t *testing.T) {
 			t.Fatal(err)
 		}
 		return dev
-	}, backendtest.Only("half"))
+	}, opts...)
 }
 
 // TestWaitGivesOutput: what runs that are under way put out is kept apart, and is gone when as many others have begun as a card keeps.
