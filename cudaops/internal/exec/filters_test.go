@@ -8,8 +8,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/tandem-train/tandem/cudaops/internal/cublas/choices"
-	"github.com/tandem-train/tandem/cudaops/internal/cuda"
 	"github.com/tandem-train/tandem/internal/ir"
 	"github.com/tandem-train/tandem/internal/ir/ref"
 )
@@ -202,30 +200,7 @@ func BenchmarkConvWays(b *testing.B) {
 	} {
 		p, _, _ := c.draw(newSketch(b))
 		for _, w := range convWaysOf(p) {
-			b.Run(c.String()+"/"+w.name, func(b *testing.B) {
-				l := loadWith(b, p, func(e *Exec) libraries { return only{vendor{e, e.tools}, w} })
-				if l == nil {
-					b.Skip("no way for this convolution")
-				}
-				var ms float64
-				err := l.card.Do(func() (err error) {
-					for range b.N {
-						ms, err = choices.Measure(l.card.API, func(stream cuda.Stream) error {
-							l.stream = stream
-							return l.put(&l.parts[0], stream)
-						})
-						if err != nil {
-							return err
-						}
-					}
-					return nil
-				})
-				if err != nil {
-					b.Fatal(err)
-				}
-				b.ReportMetric(ms*1e3, "us/run")
-				b.ReportMetric(0, "ns/op")
-			})
+			b.Run(c.String()+"/"+w.name, func(b *testing.B) { timed(b, p, w) })
 		}
 	}
 }

@@ -242,31 +242,37 @@ func BenchmarkWays(b *testing.B) {
 			p, _, _, _ := c.draw(s)
 			for _, w := range waysOf(p) {
 				b.Run(fmt.Sprintf("%dx%dx%d/%s", c.m, c.k, c.n, w.name), func(b *testing.B) {
-					l := loadWith(b, p, func(e *Exec) libraries { return only{vendor{e, e.tools}, w} })
-					if l == nil {
-						b.Skip("no way for this product")
-					}
-					var ms float64
-					err := l.card.Do(func() (err error) {
-						for range b.N {
-							ms, err = choices.Measure(l.card.API, func(stream cuda.Stream) error {
-								l.stream = stream
-								return l.put(&l.parts[0], stream)
-							})
-							if err != nil {
-								return err
-							}
-						}
-						return nil
-					})
-					if err != nil {
-						b.Fatal(err)
-					}
-					b.ReportMetric(ms*1e3, "us/run")
+					ms := timed(b, p, w)
 					b.ReportMetric(2*float64(c.m)*float64(c.n)*float64(c.k)/ms/1e9, "TFLOP/s")
-					b.ReportMetric(0, "ns/op")
 				})
 			}
 		}
 	}
+}
+
+// timed measures a way to do a program's only step, as a trial does, and reports it.
+func timed(b *testing.B, p *ir.Program, w way) (ms float64) {
+	b.Helper()
+	l := loadWith(b, p, func(e *Exec) libraries { return only{vendor{e, e.tools}, w} })
+	if l == nil {
+		b.Skip("no such way")
+	}
+	err := l.card.Do(func() (err error) {
+		for range b.N {
+			ms, err = choices.Measure(l.card.API, func(stream cuda.Stream) error {
+				l.stream = stream
+				return l.put(&l.parts[0], stream)
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportMetric(ms*1e3, "us/run")
+	b.ReportMetric(0, "ns/op")
+	return ms
 }
