@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/tandem-train/tandem/cudaops/internal/cublas"
@@ -231,12 +232,18 @@ func (v vendor) product(b *planner, p matrices) (bool, error) {
 	return true, nil
 }
 
+// vectorBytes is what cuDNN reads and writes at once of numbers in halves, without looking whether their place allows it.
+const vectorBytes = 16
+
 // convTypes are cuDNN's.
 var convTypes = map[ir.DType]cudnn.Type{ir.F32: cudnn.F32, ir.BF16: cudnn.BF16, ir.F16: cudnn.F16}
 
 // convolution plans c for cuDNN.
 func (v vendor) convolution(b *planner, c convolution) (bool, error) {
 	if c.wt != c.xt || c.yt != c.xt || c.biased && c.biasType != c.xt {
+		return false, nil
+	}
+	if c.xt.Half() && slices.ContainsFunc([]place{c.x, c.w, c.y, c.bias}, func(p place) bool { return p.bytes%vectorBytes != 0 }) {
 		return false, nil
 	}
 	h, err := v.cudnn()
