@@ -119,10 +119,12 @@ func (a *allocator) setCaps(set func(*caps)) error {
 	return nil
 }
 
-func (a *allocator) limit() Limit {
+func (a *allocator) limit() Limit { return a.limits()[0] }
+
+func (a *allocator) limits() []Limit {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.caps.limit(a.total)
+	return a.caps.all(a.total)
 }
 
 // alloc gives a block of at least bytes > 0.

@@ -67,6 +67,24 @@ func ExampleAlloc() {
 	// <nil>
 }
 
+// With TANDEM_SIM_CARDS=2x16MiB, CUDA_VISIBLE_DEVICES=0,1 and
+// CUDA_DEVICE_LIMIT=50%: the smallest limit holds.
+func ExampleMemoryLimits() {
+	defer simulate("2x16MiB", "0,1", "50%")()
+
+	if err := cudaops.SetPerProcessMemoryFraction(0.25, 0); err != nil {
+		fmt.Println(err)
+		return
+	}
+	for device := range 2 {
+		limits, err := cudaops.MemoryLimits(device)
+		fmt.Println(cudaops.String(device), limits, err)
+	}
+	// Output:
+	// cuda:0 [4.00 MiB by SetPerProcessMemoryFraction (0.25) 8.00 MiB by CUDA_DEVICE_LIMIT (50%) 16.00 MiB by the card's memory] <nil>
+	// cuda:1 [8.00 MiB by CUDA_DEVICE_LIMIT (50%) 16.00 MiB by the card's memory] <nil>
+}
+
 func ExampleMemorySummary() {
 	defer simulate("2x16MiB", "0,1", "50%")()
 
@@ -82,7 +100,9 @@ func ExampleMemorySummary() {
 	fmt.Print(table)
 	// Output:
 	// cuda:0: Tandem Simulated Card
-	// limit 8.00 MiB by CUDA_DEVICE_LIMIT (50%); 0 out of memory, 0 retries, 0 B inactive split
+	// limit: 8.00 MiB by CUDA_DEVICE_LIMIT (50%)
+	// above it: 16.00 MiB by the card's memory
+	// 0 out of memory, 0 retries, 0 B inactive split
 	//             metric   current      peak  total allocated  total freed
 	//   allocated memory  3.00 MiB  3.00 MiB         3.00 MiB          0 B
 	//         small pool       0 B       0 B              0 B          0 B

@@ -198,6 +198,7 @@ var cardCalls = map[string]func(device int) error{
 	"MemoryStats":          func(d int) error { _, err := cudaops.MemoryStats(d); return err },
 	"MemorySummary":        func(d int) error { _, err := cudaops.MemorySummary(d); return err },
 	"MemoryLimit":          func(d int) error { _, err := cudaops.MemoryLimit(d); return err },
+	"MemoryLimits":         func(d int) error { _, err := cudaops.MemoryLimits(d); return err },
 	"SetDeviceMemoryLimit": func(d int) error { return cudaops.SetDeviceMemoryLimit(1, d) },
 	"SetPerProcessMemoryFraction": func(d int) error {
 		return cudaops.SetPerProcessMemoryFraction(0.5, d)

@@ -73,7 +73,7 @@
 //	CUDA_DEVICE_LIMIT=0:8GiB,1:50% each card its own, by logical number
 //
 // The smallest of them holds; [MemoryLimit] says how much it is and where it
-// comes from. A cap counts what the allocator has reserved and what else the
+// comes from, and [MemoryLimits] lists the others, too. A cap counts what the allocator has reserved and what else the
 // process holds on the card (its context and libraries), as NVML sees it; where
 // there is no NVML, only what the allocator has reserved. Lowering a cap gives
 // cached memory back and frees nothing that is in use. Sizes are a decimal number and a unit: B, KiB, MiB, GiB

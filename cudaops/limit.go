@@ -1,9 +1,11 @@
 package cudaops
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -55,31 +57,34 @@ type caps struct {
 	variable *amount
 }
 
-// limit is the smallest cap on a card with so much memory. Of equal ones the
-// card counts first, then fraction, bytes and variable.
-func (c caps) limit(total int64) Limit {
-	l := Limit{Bytes: total, Source: LimitByCard}
-	lower := func(bytes int64, source LimitSource, setting string) {
-		if bytes < l.Bytes {
-			l = Limit{Bytes: bytes, Source: source, Setting: setting}
-		}
-	}
+// all are the card's memory and the caps on it, the smallest first. Of equal ones
+// the card counts first, then fraction, bytes and variable.
+func (c caps) all(total int64) []Limit {
+	all := []Limit{{Bytes: total, Source: LimitByCard}}
 	if c.fraction != nil {
-		lower(fractionOf(*c.fraction, total), LimitByFraction, strconv.FormatFloat(*c.fraction, 'g', -1, 64))
+		all = append(all, Limit{fractionOf(*c.fraction, total), LimitByFraction, strconv.FormatFloat(*c.fraction, 'g', -1, 64)})
 	}
 	if c.bytes != nil {
-		lower(*c.bytes, LimitByBytes, strconv.FormatInt(*c.bytes, 10)+" bytes")
+		all = append(all, Limit{*c.bytes, LimitByBytes, strconv.FormatInt(*c.bytes, 10) + " bytes"})
 	}
 	if c.variable != nil {
-		lower(c.variable.of(total), LimitByVariable, c.variable.text)
+		all = append(all, Limit{c.variable.of(total), LimitByVariable, c.variable.text})
 	}
-	return l
+	slices.SortStableFunc(all, func(a, b Limit) int { return cmp.Compare(a.Bytes, b.Bytes) })
+	return all
 }
+
+// limit is the smallest of all.
+func (c caps) limit(total int64) Limit { return c.all(total)[0] }
 
 // fractionOf is fraction (0..1) of total, rounded down to whole bytes.
 func fractionOf(fraction float64, total int64) int64 {
 	return int64(fraction * float64(total))
 }
+
+// LimitOrigin stands in CUDA_DEVICE_LIMIT between an amount and who asked for it,
+// where that was not the user: 4GiB from --memory-fraction 0.25.
+const LimitOrigin = " from "
 
 // amount is a share of a card or a number of bytes, as CUDA_DEVICE_LIMIT says it.
 type amount struct {
@@ -96,12 +101,13 @@ func (a amount) of(total int64) int64 {
 	return a.bytes
 }
 
-func parseAmount(s string) (amount, error) {
-	s = strings.TrimSpace(s)
+func parseAmount(text string) (amount, error) {
+	text = strings.TrimSpace(text)
+	s, _, _ := strings.Cut(text, LimitOrigin)
 	number, relative := strings.CutSuffix(s, "%")
 	if !relative {
 		bytes, err := parseSize(s)
-		return amount{text: s, bytes: bytes}, err
+		return amount{text: text, bytes: bytes}, err
 	}
 	percent, err := parseDecimal(strings.TrimSpace(number))
 	if err != nil {
@@ -110,7 +116,7 @@ func parseAmount(s string) (amount, error) {
 	if percent > 100 {
 		return amount{}, fmt.Errorf("%q is more than 100%%", s)
 	}
-	return amount{text: s, relative: true, fraction: percent / 100}, nil
+	return amount{text: text, relative: true, fraction: percent / 100}, nil
 }
 
 // parseDeviceLimit reads a CUDA_DEVICE_LIMIT value for so many visible cards: one
@@ -208,11 +214,22 @@ func setCaps(devices []int, set func(*caps)) error {
 }
 
 // MemoryLimit is how many bytes of the card's memory this process may hold, and
-// what says so: the smallest of the caps and the card's own memory.
+// what says so: the smallest of [MemoryLimits].
 func MemoryLimit(device int) (Limit, error) {
 	c, err := lookup(device)
 	if err != nil {
 		return Limit{}, err
 	}
 	return c.mem.limit(), nil
+}
+
+// MemoryLimits are all limits on what this process may hold of the card's memory:
+// the card itself and the caps that are set. The first, which is the smallest, is
+// the one that holds.
+func MemoryLimits(device int) ([]Limit, error) {
+	c, err := lookup(device)
+	if err != nil {
+		return nil, err
+	}
+	return c.mem.limits(), nil
 }

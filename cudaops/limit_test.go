@@ -3,6 +3,7 @@ package cudaops
 import (
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -30,6 +31,7 @@ func TestCapsCombineToTheSmallest(t *testing.T) {
 		{caps{bytes: bytes(gib)}, gib, LimitByBytes, "1.00 GiB by SetDeviceMemoryLimit (1073741824 bytes)"},
 		{caps{bytes: bytes(9 * gib)}, 8 * gib, LimitByCard, "8.00 GiB by the card's memory"},
 		{caps{variable: variable("50%")}, 4 * gib, LimitByVariable, "4.00 GiB by CUDA_DEVICE_LIMIT (50%)"},
+		{caps{variable: variable("4GiB from --memory-fraction 0.5")}, 4 * gib, LimitByVariable, "4.00 GiB by CUDA_DEVICE_LIMIT (4GiB from --memory-fraction 0.5)"},
 		{caps{fraction(0.5), bytes(2 * gib), variable("3GiB")}, 2 * gib, LimitByBytes, ""},
 		{caps{fraction(0.1), bytes(2 * gib), variable("3GiB")}, 858993459, LimitByFraction, ""},
 		{caps{fraction(0.5), bytes(2 * gib), variable("1GiB")}, gib, LimitByVariable, ""},
@@ -39,6 +41,12 @@ func TestCapsCombineToTheSmallest(t *testing.T) {
 		if l.Bytes != tt.want || l.Source != tt.source || tt.text != "" && l.String() != tt.text {
 			t.Errorf("%+v: %d bytes by %v, %q; want %d by %v, %q", tt.caps, l.Bytes, l.Source, l, tt.want, tt.source, tt.text)
 		}
+	}
+	// Of the last one, all are told, equal ones in a fixed order.
+	all := caps{fraction(0.25), bytes(2 * gib), variable("25%")}.all(8 * gib)
+	want := []Limit{{2 * gib, LimitByFraction, "0.25"}, {2 * gib, LimitByBytes, "2147483648 bytes"}, {2 * gib, LimitByVariable, "25%"}, {8 * gib, LimitByCard, ""}}
+	if !slices.Equal(all, want) {
+		t.Errorf("all: %v, want %v", all, want)
 	}
 	if got := LimitSource(9).String(); got != "LimitSource(9)" {
 		t.Errorf("unknown source: %q", got)
@@ -67,6 +75,7 @@ func TestParseDeviceLimit(t *testing.T) {
 		{"0:8GiB,1:50%", []int64{8 * gib, 5 * gib}},
 		{"1:50%", []int64{none, 5 * gib}},
 		{" 1 : 1 GB , 0 : 512B ", []int64{512, 1e9}},
+		{"0:8GiB from here,1:50% from there", []int64{8 * gib, 5 * gib}},
 		{"0:8GiB,1:50%", []int64{}}, // a process without cards
 	} {
 		got, err := parseDeviceLimit(tt.value, len(tt.want))
@@ -87,6 +96,7 @@ func TestParseDeviceLimit(t *testing.T) {
 	for _, value := range []string{
 		" ", "8", "lots", "-1GiB", "101%", "%", "NaN%", "Inf%", "1e1%", "8GiB,4GiB", "0:8GiB,50%", "0:", ":8GiB", "0:8", "0:8GiB,",
 		"0:8GiB,0:4GiB", "2:8GiB", "-1:8GiB", "+1:8GiB", "4294967296:1GiB", "0:1:8GiB", "0=8GiB", "GPU-1:8GiB",
+		"from 8GiB", "8 from here", "8GiB here",
 	} {
 		_, err := parseDeviceLimit(value, 2)
 		var e *VariableError

@@ -122,8 +122,14 @@ func MemorySummary(device int) (string, error) {
 	s := c.mem.statistics()
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s\n", String(device), c.info.props.Name)
-	fmt.Fprintf(&b, "limit %s; %d out of memory, %d retries, %s inactive split\n",
-		c.mem.limit(), s.OOMs, s.AllocRetries, formatSize(s.InactiveSplitBytes))
+	for i, l := range c.mem.limits() {
+		what := "limit"
+		if i > 0 {
+			what = "above it"
+		}
+		fmt.Fprintf(&b, "%s: %s\n", what, l)
+	}
+	fmt.Fprintf(&b, "%d out of memory, %d retries, %s inactive split\n", s.OOMs, s.AllocRetries, formatSize(s.InactiveSplitBytes))
 
 	count := func(n int64) string { return fmt.Sprint(n) }
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)

@@ -143,6 +143,9 @@ func (o *options) validate() error {
 	if !(o.fraction > 0 && o.fraction <= 1) {
 		return usagef("--memory-fraction %v: want a number above 0 and up to 1, such as 0.25", o.fraction)
 	}
+	if o.limit == 0 {
+		return usagef("--memory-limit 0B: want more than nothing, such as 8GiB")
+	}
 	if !(o.lr > 0) || math.IsInf(o.lr, 0) {
 		return usagef("--lr %v: want a number above 0, such as 0.05", o.lr)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/tandem-train/tandem/cudaops"
@@ -10,15 +11,23 @@ import (
 func (o *options) capMemory() error {
 	if o.fraction < 1 {
 		if err := cudaops.SetPerProcessMemoryFraction(o.fraction); err != nil {
-			return fmt.Errorf("--memory-fraction %v: %w", o.fraction, err)
+			return o.capError(fmt.Sprintf("--memory-fraction %v", o.fraction), err)
 		}
 	}
 	if o.limit != noSize {
 		if err := cudaops.SetDeviceMemoryLimit(int64(o.limit)); err != nil {
-			return fmt.Errorf("--memory-limit %v: %w", &o.limit, err)
+			return o.capError(fmt.Sprintf("--memory-limit %v", &o.limit), err)
 		}
 	}
 	return nil
+}
+
+func (o *options) capError(flag string, err error) error {
+	var none *cudaops.NoDeviceError
+	if errors.As(err, &none) {
+		return usagef("%s: %w, or leave it out to train on the host", flag, none)
+	}
+	return deviceError(err, o)
 }
 
 // plan says what a step takes of the cards' memory, as the flags ask for it.

@@ -129,7 +129,7 @@ func newSession(o *options, c *console) (*session, error) {
 		settings = append(settings, dp.Recompute(int64(o.recompute)))
 	}
 	if err := o.capMemory(); err != nil {
-		return nil, deviceError(err, o)
+		return nil, err
 	}
 	if o.devices != nil {
 		settings = append(settings, dp.DeviceIDs(o.devices...))

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -22,14 +23,15 @@ func devicesCommand() command {
 		about: "show the cards of this machine, and what CUDA_VISIBLE_DEVICES makes of them",
 		usage: "[flags]",
 		intro: `Shows the physical cards of this machine, and what this environment makes of them: the logical number of each visible card, the
-primary card, and the entries of CUDA_VISIBLE_DEVICES that have no effect. For real cards also where CUDA's libraries are and of which
-version, and what those are needed for that are missing.`,
+primary card, what a process may use of a card's memory where something caps that, and the entries of CUDA_VISIBLE_DEVICES that have
+no effect. For real cards also where CUDA's libraries are and of which version, and what those are needed for that are missing.`,
 		examples: `  tandem devices
   TANDEM_SIM_CARDS=4 CUDA_VISIBLE_DEVICES=3,2,0,1 tandem devices --json
 `,
 		after: `
 Environment:
   CUDA_VISIBLE_DEVICES   which cards are visible, and their order
+  CUDA_DEVICE_LIMIT      caps on the memory of each card: 8GiB, 50%, or by logical number, 0:8GiB,1:50%
   TANDEM_SIM_CARDS       simulate cards on the host: 4, or 4x2GiB
   TANDEM_CUDA_PATH       folders to look into first for CUDA's libraries, with colons between them
 `,
@@ -41,7 +43,7 @@ Environment:
 func devicesFlags(asJSON *bool) *flagSet {
 	fs := newFlagSet("devices")
 	fs.group("Flags", func(f *pflag.FlagSet) {
-		f.BoolVar(asJSON, "json", false, "print JSON: {cards: [{physical, logical, uuid, name, memory_bytes, capability, primary}], ignored: [{entry, reason}], libraries: [{name, for, path, version, problem}]}, where logical is null for a card that is not visible, and simulated cards need no libraries")
+		f.BoolVar(asJSON, "json", false, "print JSON: {cards: [{physical, logical, uuid, name, memory_bytes, capability, primary, limits: [{bytes, source, setting}]}], ignored: [{entry, reason}], libraries: [{name, for, path, version, problem}]}, where logical is null for a card that is not visible, the first limit is the smallest, which holds, and simulated cards need no libraries")
 	})
 	return fs
 }
@@ -64,16 +66,44 @@ func showDevices(_ context.Context, args []string, stdout, _ io.Writer) error {
 	if !simulated(m) {
 		libraries = machine.Libraries()
 	}
+	limits, err := memoryLimits(m)
+	if err != nil {
+		return err
+	}
 	if asJSON {
-		return printJSON(stdout, deviceReport(m, libraries))
+		return printJSON(stdout, deviceReport(m, limits, libraries))
 	}
 	printDevices(stdout, m)
+	printLimits(stdout, limits)
 	printLibraries(stdout, libraries)
 	return nil
 }
 
 // simulated is whether the cards are simulated, which takes no libraries.
 func simulated(m machine.Machine) bool { return len(m.Cards) > 0 && m.Cards[0].Properties.Simulated }
+
+// memoryLimits are those of each visible card, by logical number, for a process of this environment. Where CUDA does not work there are none.
+func memoryLimits(m machine.Machine) (map[int][]cudaops.Limit, error) {
+	var wrong *cudaops.VariableError
+	if errors.As(m.CUDA, &wrong) {
+		return nil, &usageError{wrong}
+	}
+	limits := map[int][]cudaops.Limit{}
+	for _, c := range m.Cards {
+		if c.Logical < 0 || m.CUDA != nil {
+			continue
+		}
+		all, err := cudaops.MemoryLimits(c.Logical)
+		if errors.As(err, &wrong) {
+			return nil, &usageError{wrong}
+		}
+		if err != nil {
+			return nil, err
+		}
+		limits[c.Logical] = all
+	}
+	return limits, nil
+}
 
 // devicesJSON is what tandem devices --json prints.
 type devicesJSON struct {
@@ -98,6 +128,14 @@ type cardJSON struct {
 	Memory     int64  `json:"memory_bytes"`
 	Capability string `json:"capability"`
 	Primary    bool   `json:"primary"`
+
+	Limits []limitJSON `json:"limits"` // the smallest first; null where logical is
+}
+
+type limitJSON struct {
+	Bytes   int64  `json:"bytes"`
+	Source  string `json:"source"`
+	Setting string `json:"setting,omitempty"`
 }
 
 type ignoredJSON struct {
@@ -105,13 +143,17 @@ type ignoredJSON struct {
 	Reason string `json:"reason"`
 }
 
-func deviceReport(m machine.Machine, libraries []machine.Library) devicesJSON {
+func deviceReport(m machine.Machine, limits map[int][]cudaops.Limit, libraries []machine.Library) devicesJSON {
 	report := devicesJSON{Cards: []cardJSON{}, Ignored: []ignoredJSON{}, Libraries: []libraryJSON{}} // empty lists, not null
 	for _, c := range m.Cards {
-		report.Cards = append(report.Cards, cardJSON{
+		card := cardJSON{
 			Physical: c.Physical, Logical: logical(c), UUID: c.Properties.UUID, Name: c.Properties.Name,
 			Memory: c.Properties.TotalMemory, Capability: capability(c), Primary: c.Primary(),
-		})
+		}
+		for _, l := range limits[c.Logical] {
+			card.Limits = append(card.Limits, limitJSON{l.Bytes, l.Source.String(), l.Setting})
+		}
+		report.Cards = append(report.Cards, card)
 	}
 	for _, e := range m.Visibility.Ignored {
 		report.Ignored = append(report.Ignored, ignoredJSON{e.Text, e.Reason})
@@ -180,6 +222,15 @@ func printDevices(w io.Writer, m machine.Machine) {
 	}
 	if m.CUDA != nil {
 		fmt.Fprintf(w, "Programs can't use these cards: %v\n", m.CUDA)
+	}
+}
+
+// printLimits prints, for people, the caps on cards that hold.
+func printLimits(w io.Writer, limits map[int][]cudaops.Limit) {
+	for i := range len(limits) {
+		if l := limits[i][0]; l.Source != cudaops.LimitByCard {
+			fmt.Fprintf(w, "A process may use of %s: %v.\n", cudaops.String(i), l)
+		}
 	}
 }
 

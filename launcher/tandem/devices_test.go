@@ -77,7 +77,7 @@ cuDNN, for convolutions, can't be used: not found
 	if n := strings.Count(b.String(), "can't be used"); n != 1 {
 		t.Errorf("without a driver %d libraries can't be used, want the driver alone:\n%s", n, b.String())
 	}
-	got := deviceReport(machine.Machine{}, libraries).Libraries
+	got := deviceReport(machine.Machine{}, nil, libraries).Libraries
 	if diff := cmp.Diff([]libraryJSON{{"NVRTC", "kernels", "/lib/libnvrtc.so.13", "13.0", ""}, {"cuDNN", "convolutions", "", "", "not found"}}, got); diff != "" {
 		t.Errorf("JSON (-want +got):\n%s", diff)
 	}

@@ -264,16 +264,16 @@ func (o *runOptions) tooMany(s *surroundings, cards, each int) error {
 // cap is the cap of a worker on a card: the smallest of those that are set, or nil.
 func (o *runOptions) cap(c *visibleCard) *memoryCap {
 	smallest := c.cap
-	lower := func(bytes int64) {
+	lower := func(bytes int64, flag string) {
 		if bytes < c.memory && (smallest == nil || bytes < smallest.bytes) {
-			smallest = &memoryCap{bytes, exactSize(bytes)}
+			smallest = &memoryCap{bytes, exactSize(bytes) + cudaops.LimitOrigin + o.flags.as(flag)}
 		}
 	}
 	if o.memoryFraction > 0 {
-		lower(int64(o.memoryFraction * float64(c.memory)))
+		lower(int64(o.memoryFraction*float64(c.memory)), "memory-fraction")
 	}
 	if o.memoryLimit > 0 {
-		lower(o.memoryLimit)
+		lower(o.memoryLimit, "memory-limit")
 	}
 	return smallest
 }

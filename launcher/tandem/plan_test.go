@@ -105,8 +105,8 @@ func TestWorkers(t *testing.T) {
 			"physical card 1 VISIBLE_DEVICES=GPU-1 threads=2", "physical card 1 VISIBLE_DEVICES=GPU-1 threads=2",
 		}},
 		{"--procs-per-device 2 --nproc-per-node 3 --memory-fraction 0.5", withCards(0, 1), []string{
-			"physical card 0 VISIBLE_DEVICES=GPU-0 DEVICE_LIMIT=8GiB threads=2", "physical card 0 VISIBLE_DEVICES=GPU-0 DEVICE_LIMIT=8GiB threads=2",
-			"physical card 1 VISIBLE_DEVICES=GPU-1 DEVICE_LIMIT=8GiB threads=2",
+			"physical card 0 VISIBLE_DEVICES=GPU-0 DEVICE_LIMIT=8GiB from --memory-fraction 0.5 threads=2", "physical card 0 VISIBLE_DEVICES=GPU-0 DEVICE_LIMIT=8GiB from --memory-fraction 0.5 threads=2",
+			"physical card 1 VISIBLE_DEVICES=GPU-1 DEVICE_LIMIT=8GiB from --memory-fraction 0.5 threads=2",
 		}},
 		// A cap of the environment follows its card, and the smallest cap counts.
 		{"", inherited, []string{
@@ -115,8 +115,8 @@ func TestWorkers(t *testing.T) {
 		}},
 		{"--devices 0", inherited, []string{"physical card 0 VISIBLE_DEVICES=GPU-0 threads=8"}},
 		{"--devices 1 --memory-limit 9GiB", inherited, []string{"physical card 1 VISIBLE_DEVICES=GPU-1 DEVICE_LIMIT=8GiB threads=8"}},
-		{"--devices 1 --memory-limit 1.5GiB", inherited, []string{"physical card 1 VISIBLE_DEVICES=GPU-1 DEVICE_LIMIT=1536MiB threads=8"}},
-		{"--devices 1 --memory-limit 1000B --memory-fraction 0.1", inherited, []string{"physical card 1 VISIBLE_DEVICES=GPU-1 DEVICE_LIMIT=1000B threads=8"}},
+		{"--devices 1 --memory-limit 1.5GiB", inherited, []string{"physical card 1 VISIBLE_DEVICES=GPU-1 DEVICE_LIMIT=1536MiB from --memory-limit 1536MiB threads=8"}},
+		{"--devices 1 --memory-limit 1000B --memory-fraction 0.1", inherited, []string{"physical card 1 VISIBLE_DEVICES=GPU-1 DEVICE_LIMIT=1000B from --memory-limit 1000B threads=8"}},
 		{"--devices 0 --memory-limit 16GiB", inherited, []string{"physical card 0 VISIBLE_DEVICES=GPU-0 threads=8"}},
 		{"--nproc-per-node cpu", inherited, slices.Repeat([]string{"VISIBLE_DEVICES= threads=1"}, 8)},
 	} {
