@@ -99,6 +99,9 @@ func (l *loopWriter) reg(v *Value) int {
 	if r, ok := l.regs[v]; ok {
 		return r
 	}
+	if s, ok := l.f.scalar(l.unit, v); ok {
+		return l.scalar(s)
+	}
 	var in Instr
 	switch op := v.Op.(type) {
 	case Const:
@@ -119,10 +122,17 @@ func (l *loopWriter) reg(v *Value) int {
 	default:
 		in = Instr{Kind: Load, In: l.in(l.step, l.f.views[v])}
 	}
-	code := &l.step.Loop.Code
-	*code = append(*code, in)
-	l.regs[v] = len(*code) - 1
-	return len(*code) - 1
+	return l.write(v, in)
+}
+
+// write adds the instruction that makes v, unless there is one, and returns its register.
+func (l *loopWriter) write(v *Value, in Instr) int {
+	if r, ok := l.regs[v]; ok {
+		return r
+	}
+	l.step.Loop.Code = append(l.step.Loop.Code, in)
+	l.regs[v] = len(l.step.Loop.Code) - 1
+	return l.regs[v]
 }
 
 // in adds w to the step's operands, unless it is among them, and returns its index.

@@ -438,6 +438,12 @@ func (f *fuser) needsOf(u *unit) []*Value {
 func (f *fuser) loads(u *unit) []view {
 	var out []view
 	see := func(a *Value) {
+		if s, ok := f.scalar(u, a); ok {
+			for _, w := range f.scalarLoads(s, nil) {
+				out = append(out, w.repeated(f.loopShape(u)))
+			}
+			return
+		}
 		if f.unit[a] == u && u.result != a || f.inlined(u, a) {
 			return
 		}

@@ -119,6 +119,30 @@ func programCases() []testCase {
 			b.Store(w, b.Minus(b.Read(w), b.Times(lr, mv)))
 			b.out(b.Sum(b.Map(ir.Square, b.Read(w)))) // of the old parameters
 		}},
+		{"numbers within loops", func(b *draft) {
+			rate, old := b.filled(ir.State, positive, ir.F32), b.filled(ir.State, positive, ir.F32, 3)
+			w := b.filled(ir.Params, normal, ir.F32, 40)
+			x, y := b.in(normal, 40), b.in(normal, 6, 50)
+			// Of one that is about to change, of an element, of a sum, and of another number that is kept, too.
+			slow := b.Map(ir.Neg, b.Read(rate))
+			second := b.Map(ir.Sqrt, b.SliceAxis(b.Read(old), 0, 1, 2))
+			norm := b.Map(ir.Sqrt, b.Sum(b.Map(ir.Square, x)))
+			clip := b.Map(ir.Min, b.Over(b.Const(1), norm), b.Const(1))
+			b.out(clip)
+			b.out(b.Times(y, b.Times(clip, second)))
+			b.out(b.Reduce(ir.Sum, b.Times(b.Times(y, slow), b.Minus(clip, slow)), 1))
+			b.Store(w, b.Plus(b.Read(w), b.Times(b.Times(x, clip), slow)))
+			b.Store(rate, b.Scale(b.Read(rate), 0.5))
+			b.Store(old, b.Plus(b.Read(old), b.Over(b.Const(1), b.SliceAxis(b.Read(old), 0, 2, 3))))
+			// Of what a loop of its own makes.
+			v := b.Map(ir.Tanh, x)
+			b.out(b.Times(v, b.Map(ir.Neg, b.SliceAxis(v, 0, 39, 40))))
+			b.out(v)
+			// Of the parameters themselves, which change in the loop.
+			b.next()
+			first := b.Map(ir.Exp, b.SliceAxis(b.Read(w), 0, 0, 1))
+			b.Store(w, b.Times(b.Read(w), first))
+		}},
 		{"flat update", func(b *draft) {
 			// Gradients go to slots; the update sees both arenas as one vector each, gaps (NaN here) included.
 			x := b.in(normal, 9, 6)
