@@ -11,14 +11,8 @@ import (
 	"github.com/tandem-train/tandem/internal/ir"
 )
 
-// ConvsVariable set to "own" lets kernels of our own compete with cuDNN in convolutions in TF32. Alone they have been measured several times
-// faster where images have one channel, or few; but they have not been seen to train a whole net on a card yet, so they wait to be asked for.
-const ConvsVariable = "TANDEM_CUDA_CONVS"
-
-var ownConvs = os.Getenv(ConvsVariable) == "own"
-
 // Traits are what cards are good at.
-var Traits = ir.Traits{Halves: true, ChannelsLast: true, OneChannel: ownConvs}
+var Traits = ir.Traits{Halves: true, ChannelsLast: true, OneChannel: true}
 
 // GraphVariable set to "off" makes programs run step by step, each waited for, so that an error names the step that failed.
 const GraphVariable = "TANDEM_CUDA_GRAPH"

@@ -16,7 +16,7 @@ import (
 // remembered, or the card has no room for a trial, it is the first.
 func (v vendor) choose(b *planner, s *ir.Step) (way, error) {
 	ways := b.ways(s, v.card.Major)
-	if len(ways) == 1 || isConv(s.Op) && !ownConvs {
+	if len(ways) == 1 {
 		return ways[0], nil
 	}
 	key, err := v.keyOf(b.program, s, ways)
