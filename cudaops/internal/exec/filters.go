@@ -50,46 +50,42 @@ func (c convolution) single() bool {
 
 // single plans a convolution of images of one channel, or its gradient by the filters.
 func (b *planner) single(c convolution) error {
-	rows := c.ys[0] * c.ys[2] // of output
-	beside := threads / (c.ys[1] / lanes)
+	const least = 4 // pixels that are worth a thread
+	beside, rows, wide := threads/(c.ys[1]/lanes), c.ys[0]*c.ys[2], c.ys[3]
+	// Few images are cut finer, so that there is something to do for all of the card.
+	segment := blocks(wide, max(1, min(wide/least, enough*beside/max(rows, 1))))
+	all := rows * blocks(wide, segment)
 	if _, ok := c.op.(ir.Conv2d); ok {
 		params, args, bias := []string{"const float *x", "const float *w"}, []place{c.x, c.w}, "nullptr"
 		if c.biased {
 			params, args, bias = append(params, "const float *bias"), append(args, c.bias), "bias"
 		}
-		text := fmt.Sprintf("%s {\n    Single<%s>::forward<%t, %t>(x, w, %s, y);\n}\n", entry(append(params, "float *y")...), c.geometry(), c.biased, c.relu, bias)
-		return b.grid(b.kernel("conv", text, "single"), blocks(rows, beside), 1, append(args, c.y))
+		text := fmt.Sprintf("%s {\n    Single<%s, %d>::forward<%t, %t>(x, w, %s, y);\n}\n", entry(append(params, "float *y")...), c.geometry(), segment, c.biased, c.relu, bias)
+		return b.grid(b.kernel("conv", text, "single"), blocks(all, beside), 1, append(args, c.y))
 	}
-	s, n := min(enough, blocks(rows, beside)), c.ws[0]*c.ws[2]*c.ws[3]
-	params, args := []string{"const float *x", "const float *dy"}, []place{c.x, c.y}
-	mask, sums := "nullptr", "nullptr"
+	s, n, m := min(enough, blocks(all, beside)), c.ws[0]*c.ws[2]*c.ws[3], 0
+	params, args, mask := []string{"const float *x", "const float *dy"}, []place{c.x, c.y}, "nullptr"
 	if c.masked {
 		params, args, mask = append(params, "const float *mask"), append(args, c.mask), "mask"
 	}
-	parts := b.temporary(s * n)
-	params, args = append(params, "float *parts"), append(args, parts)
-	var more place
 	if c.summed {
-		more = b.temporary(s * c.ws[0])
-		params, args, sums = append(params, "float *sums"), append(args, more), "sums"
+		m = c.ws[0]
 	}
-	text := fmt.Sprintf("%s {\n    Single<%s>::gradient<%d, %t, %t>(x, dy, %s, parts, %s);\n}\n", entry(params...), c.geometry(), s, c.masked, c.summed, mask, sums)
-	b.launch(b.kernel("convGradW", text, "single"), s, args...)
-	if err := b.sumParts(parts, s, n, c.w); err != nil || !c.summed {
-		return err
-	}
-	return b.sumParts(more, s, c.ws[0], c.sums)
+	parts := b.temporary(s * (n + m))
+	text := fmt.Sprintf("%s {\n    Single<%s, %d>::gradient<%d, %t, %t>(x, dy, %s, parts);\n}\n", entry(append(params, "float *parts")...), c.geometry(), segment, s, c.masked, c.summed, mask)
+	b.launch(b.kernel("convGradW", text, "single"), s, append(args, parts)...)
+	b.addParts(parts, s, n, c.w, m, c.sums)
+	return nil
 }
 
-// sumParts adds up s parts of n numbers in order.
-func (b *planner) sumParts(parts place, s, n int, out place) error {
-	shape := ir.Of(s, n)
-	sum := &reduction{
-		planner: b, op: ir.Reduce{Fn: ir.Sum, Axes: []int{0}}, out: out,
-		loop: &ir.Loop{Shape: shape, Code: []ir.Instr{{Kind: ir.Load}}},
-		in:   []ir.Operand{{Region: parts.base, Offset: parts.bytes / wordBytes, Shape: shape, Strides: shape.Strides()}},
+// addParts adds up s parts in order, of n numbers for out and m for more.
+func (b *planner) addParts(parts place, s, n int, out place, m int, more place) {
+	params, args, second := []string{"const float *parts", "float *out"}, []place{parts, out}, "nullptr"
+	if m > 0 {
+		params, args, second = append(params, "float *more"), append(args, more), "more"
 	}
-	return sum.plan()
+	text := fmt.Sprintf("%s {\n    addParts<%d, %d, %d>(parts, out, %s);\n}\n", entry(params...), s, n, m, second)
+	b.launch(b.kernel("addParts", text, "product"), blocks(n+m, 32), args...)
 }
 
 // filterTile is how a gradient by filters is cut for the tensor cores; see FilterGradient in filters.cuh.
@@ -155,5 +151,6 @@ func (b *planner) filterGradient(c convolution, t filterTile) error {
 		kernel: b.kernel("convGradW", text, "filters"), args: []place{c.x, c.y, parts}, shared: shared * wordBytes,
 		blocks: t.parts, planes: c.ys[1] / out * c.xs[1] / 32,
 	})
-	return b.sumParts(parts, t.parts, n, c.w)
+	b.addParts(parts, t.parts, n, c.w, 0, place{})
+	return nil
 }

@@ -83,7 +83,7 @@ template <int N_, int C_, int H_, int W_, int O_, int OH_, int OW_, int G_, int 
 struct Geometry {
     static const int N = N_, C = C_, H = H_, W = W_, O = O_, OH = OH_, OW = OW_, G = G_, KH = KH_, KW = KW_;
     static const int CG = C / G, OG = O / G;
-    static const int SW = SW_, DW = DW_;
+    static const int SW = SW_, DW = DW_, PH = PH_, PW = PW_;
     static const bool LAST = LAST_;
     static __device__ __forceinline__ u64 x(int n, int g, int c, int h, int w) {
         return LAST ? (((u64)n * H + h) * W + w) * C + g * CG + c : (((u64)n * C + g * CG + c) * H + h) * W + w;
@@ -161,3 +161,21 @@ template <class T, class X, class Y, class O> struct ConvGradW {
     __device__ __forceinline__ void store(int g, int m, int n, float v) const { dw[T::tap(g, m, n)] = O(v); }
     __device__ __forceinline__ float epilogue(float v, int, int, int) const { return v; }
 };
+
+// addParts adds up S parts in order, N numbers of each for out and then M for more. A block has 32 of the numbers; neighbours lie together.
+template <int S, u64 N, u64 M> __device__ __forceinline__ void addParts(const float *parts, float *out, float *more) {
+    __shared__ float rows[8][32];
+    const u64 i = (u64)blockIdx.x * 32 + threadIdx.x % 32;
+    const int row = threadIdx.x / 32;
+    float sum = 0.f;
+    if (i < N + M)
+#pragma unroll 8
+        for (int s = row; s < S; s += 8) sum += parts[s * (N + M) + i];
+    rows[row][threadIdx.x % 32] = sum;
+    __syncthreads();
+    if (row > 0 || i >= N + M) return;
+#pragma unroll
+    for (int r = 1; r < 8; r++) sum += rows[r][threadIdx.x];
+    if (M == 0 || i < N) out[i] = sum;
+    else more[i - N] = sum;
+}
