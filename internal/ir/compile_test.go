@@ -242,3 +242,43 @@ func TestProductsTakeMasks(t *testing.T) {
 		t.Errorf("steps are %s", got)
 	}
 }
+
+// Behind a dropout, relu's gradient needs no more than what the dropout left, if that is in memory anyway and no number has become 0.
+func TestDropoutsMaskIsItsResults(t *testing.T) {
+	draw := func(scale float64, keep bool) *Program {
+		slot := func(r Region, offset int) *Slot { return &Slot{Region: r, Name: "x", Offset: offset, Shape: Of(4, 64)} }
+		var g Graph
+		x := g.Map(Relu, g.Read(slot(Input, 0)))
+		dropped := g.Map(Lt, g.Rand(1, 4, 64), g.Const(0.25))
+		drop := func(v *Value) *Value { return g.Select(dropped, g.Const(0), g.Scale(v, scale)) }
+		y := drop(x)
+		if keep {
+			g.Store(slot(Output, 0), y)
+		}
+		g.Store(slot(Output, 256), g.Select(g.Map(Le, x, g.Const(0)), g.Const(0), drop(g.Read(slot(Input, 256)))))
+		p, err := Compile("dropout", [NumRegions]int{}, Target{}, Part{Graph: &g})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	wheres := func(p *Program) (n int) {
+		for _, s := range p.Steps {
+			for _, c := range s.Loop.Code {
+				if c.Kind == Apply && c.Fn == Where {
+					n++
+				}
+			}
+		}
+		return n
+	}
+	for _, c := range []struct {
+		scale float64
+		keep  bool
+		want  int
+	}{{4. / 3, true, 2}, {4. / 3, false, 2}, {0.5, true, 3}} {
+		if p := draw(c.scale, c.keep); wheres(p) != c.want {
+			t.Errorf("scaled by %v, kept %v: %d choices, want %d:\n%s", c.scale, c.keep, wheres(p), c.want, p)
+		}
+	}
+}

@@ -84,10 +84,27 @@ func fuse(g *Graph, target Target) *fuser {
 			continue
 		}
 		for _, a := range v.Args {
-			f.merge(f.unit[a], f.unit[v])
+			if !f.comparesLate(v, a) {
+				f.merge(f.unit[a], f.unit[v])
+			}
 		}
 	}
 	return f
+}
+
+// comparesLate reports whether v, which compares a with a constant, is for another loop than the one that makes a: a is in memory anyway, and to keep
+// what v says, until a gradient asks for it, would take as much again.
+func (f *fuser) comparesLate(v, a *Value) bool {
+	if !isMap(v, Le) || v.Args[0] != a || f.only(v) == nil {
+		return false
+	}
+	if _, ok := constOf(v.Args[1]); !ok {
+		return false
+	}
+	return f.stored[a.ID] || slices.ContainsFunc(f.consumers[a.ID], func(c *Value) bool {
+		_, loop := c.Op.(Map)
+		return !loop
+	})
 }
 
 // start gives v the unit that computes it alone, and its view.

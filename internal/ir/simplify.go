@@ -198,7 +198,10 @@ func (s *simplifier) rewriteMap(op Map, shape Shape, args []*Value) *Value {
 			return a
 		}
 	case Where:
-		return s.maskPooled(shape, a, args[1], args[2])
+		if v := s.maskPooled(shape, a, args[1], args[2]); v != nil {
+			return v
+		}
+		return s.maskDropped(shape, a, args[1], args[2])
 	case Pow:
 		switch {
 		case isConst(args[1], 1):
@@ -225,6 +228,32 @@ func (s *simplifier) maskPooled(shape Shape, mask, zero, dx *Value) *Value {
 	y := s.emit(Pool2d{Mode: MaxPool, Pool: op.Pool}, dy.Shape, dx.Args[0])
 	none := s.emit(Const{0}, dy.Shape)
 	return s.emit(op, shape, dx.Args[0], s.emit(Map{Where}, dy.Shape, s.emit(Map{Le}, dy.Shape, y, none), none, dy))
+}
+
+// maskDropped makes one mask of two, of a ReLU's gradient behind a dropout's: where y, what the dropout left of x, is positive, x is, and was kept. So
+// nobody needs to remember what was dropped.
+func (s *simplifier) maskDropped(shape Shape, mask, zero, dx *Value) *Value {
+	if !isConst(zero, 0) || !isMap(mask, Le) || !isConst(mask.Args[1], 0) || !isMap(dx, Where) || !isConst(dx.Args[1], 0) {
+		return nil
+	}
+	x, dropped := mask.Args[0], dx.Args[0]
+	scaled := func(v *Value) bool { // x, multiplied by what leaves no positive number 0
+		if !isMap(v, Mul) {
+			return false
+		}
+		for i, a := range v.Args {
+			if c, ok := constOf(v.Args[1-i]); ok && a == x && c >= 1 {
+				return true
+			}
+		}
+		return false
+	}
+	for _, y := range s.out.Values {
+		if isMap(y, Where) && y.Args[0] == dropped && isConst(y.Args[1], 0) && scaled(y.Args[2]) {
+			return s.emit(Map{Where}, shape, s.emit(Map{Le}, shape, y, zero), zero, dx.Args[2])
+		}
+	}
+	return nil
 }
 
 // joinScales turns (x*s)*t, of which s and t are repeated scalars, into x*(s*t), where x*s has no other use: one product an
