@@ -290,28 +290,35 @@ func (v vendor) convolution(b *planner, c convolution) (bool, error) {
 	return true, nil
 }
 
-// measure calls f with the addresses of operands of so many bytes, by which a library finds out what is fastest. What has content that must stay, the
-// program's own memory at place out, and what has no address yet, is replaced by memory that is taken for this alone; so is the workspace.
-// Where the card has none left, nothing is measured.
+// measure calls f with the addresses of operands of so many bytes, by which a library finds out what is fastest. A result that would overwrite what
+// must stay, and what has no address yet, is replaced by memory that is taken for this alone; so is the workspace. Where the card has none left,
+// nothing is measured.
 func (v vendor) measure(at []place, sizes []int, out int, workspace int64, f func(at []cuda.Ptr, workspace cuda.Ptr) error) (err error) {
+	replaced := func(i int) bool {
+		return at[i].base == scratch || i == out && at[i].base != ir.Work && at[i].base != spare
+	}
 	var offsets []int64 // of what is replaced
 	total := (workspace + boundary - 1) / boundary * boundary
 	for i, p := range at {
 		offsets = append(offsets, total)
-		if i == out || p.base == scratch {
+		if replaced(i) {
 			// As far from a boundary as the place itself.
 			total += (int64(sizes[i]+p.bytes%boundary) + boundary - 1) / boundary * boundary
 		}
 	}
-	block, err := v.e.card.MemAlloc(total)
+	block, err := v.e.card.MemAlloc(max(total, boundary))
 	if err != nil {
 		return nil // the library's guess will do
 	}
 	defer func() { err = errors.Join(err, v.e.card.MemFree(block)) }()
+	// What has been started before may still use the program's memory.
+	if err := v.e.card.StreamSynchronize(v.e.shared); err != nil {
+		return err
+	}
 	addresses := make([]cuda.Ptr, len(at))
 	for i, p := range at {
 		addresses[i] = v.e.address(p)
-		if i == out || p.base == scratch {
+		if replaced(i) {
 			addresses[i] = block + cuda.Ptr(offsets[i]) + cuda.Ptr(p.bytes%boundary)
 		}
 	}

@@ -20,6 +20,7 @@ const (
 	scratch = ir.NumRegions + iota // what one step needs for itself
 	control                        // what a run writes for its kernels, and they for it; see control.go
 	linkage                        // no memory: what collectives write, so that they come in one order
+	spare                          // a trial's results that have no place to be written to
 	numBases
 )
 

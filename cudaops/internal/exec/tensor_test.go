@@ -34,6 +34,29 @@ func TestTiles(t *testing.T) {
 	}
 }
 
+// A trial leaves alone what must stay: what a step writes elsewhere than in work memory goes aside, as far from a boundary as it lies.
+func TestAlone(t *testing.T) {
+	operand := func(r ir.Region, offset int, dims ...int) ir.Operand {
+		return ir.Operand{Region: r, Offset: offset, Shape: dims, Strides: ir.Of(dims...).Strides()}
+	}
+	s := ir.Step{
+		Op: ir.MatMul{}, In: []ir.Operand{operand(ir.Params, 3, 5, 4), operand(ir.Work, 65, 4, 100)},
+		Out: []ir.Operand{operand(ir.Grads, 67, 5, 100), operand(ir.Grads, 900, 5, 1)}, Epilogue: ir.Epilogue{Sums: true},
+	}
+	q, bytes := alone(&ir.Program{}, &s)
+	a, b := q.Steps[0].Out[0], q.Steps[0].Out[1]
+	if a.Region != spare || a.Offset != 3 || b.Region != spare || b.Offset%64 != 900%64 || b.Offset < 503 || bytes < 4*(b.Offset+5) || bytes > 4*700 {
+		t.Errorf("results at %v and %v of %d bytes", a, b, bytes)
+	}
+	if got := q.Steps[0].In[1]; got.Region != ir.Work || got.Offset != 65 || s.Out[0].Region != ir.Grads {
+		t.Errorf("an operand at %v, and the step's result at %v", got, s.Out[0])
+	}
+	s.Out = []ir.Operand{operand(ir.Work, 640, 5, 100)}
+	if q, bytes := alone(&ir.Program{}, &s); bytes != 0 || q.Steps[0].Out[0].Region != ir.Work {
+		t.Errorf("a result in work memory goes to %v, of %d bytes", q.Steps[0].Out[0], bytes)
+	}
+}
+
 // productCase is a product with an epilogue, as a program and as it is to be.
 type productCase struct {
 	m, n, k                      int
@@ -109,6 +132,7 @@ func TestWays(t *testing.T) {
 		{m: 64, n: 512, k: 512, alongN: true, mask: true, even: true},
 		{m: 512, n: 784, k: 64, alongM: true, alongN: true, sums: true, even: true},
 		{m: 10, n: 512, k: 64, alongM: true, alongN: true, sums: true, even: true},
+		{m: 64, n: 128, k: 9216, bias: true, relu: true, even: true},
 		{m: 512, n: 512, k: 4096, alongM: true, alongN: true, sums: true, even: true},
 		{m: 2048, n: 2048, k: 2048, alongM: true, alongN: true, sums: true, even: true},
 		{m: 4096, n: 512, k: 784, bias: true, relu: true, even: true},
@@ -234,6 +258,9 @@ func BenchmarkWays(b *testing.B) {
 			{m: 512, n: 784, k: batch, alongM: true, alongN: true, sums: true, even: true},
 			{m: 512, n: 512, k: batch, alongM: true, alongN: true, sums: true, even: true},
 			{m: 10, n: 512, k: batch, alongM: true, alongN: true, sums: true, even: true},
+			{m: batch, n: 128, k: 9216, bias: true, relu: true, even: true},
+			{m: batch, n: 9216, k: 128, alongN: true, even: true},
+			{m: 128, n: 9216, k: batch, alongM: true, alongN: true, sums: true, even: true},
 			{m: batch, n: 8192, k: 8192, bias: true, relu: true, even: true},
 			{m: batch, n: 8192, k: 8192, alongN: true, mask: true, even: true},
 			{m: 8192, n: 8192, k: batch, alongM: true, alongN: true, sums: true, even: true},

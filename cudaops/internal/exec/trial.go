@@ -77,15 +77,35 @@ func (v vendor) keyOf(p *ir.Program, s *ir.Step, ways []way) (string, error) {
 	return key.String(), nil
 }
 
-// fastest tries the ways on memory taken for that; ok is false where there is none.
+// fastest tries the ways where the step is to work, one after the other; only results that would overwrite what must stay go elsewhere. ok is
+// false where the card has no memory for what is needed besides.
 func (v vendor) fastest(p *ir.Program, s *ir.Step, ways []way) (fastest int, ok bool, err error) {
-	alone := alone(p, s)
-	memory, err := v.card.MemAlloc(alone.Bytes(ir.Work))
-	if err != nil {
+	var given []cuda.Ptr
+	defer func() {
+		for _, m := range given {
+			err = errors.Join(err, v.card.MemFree(m))
+		}
+	}()
+	take := func(bytes int) (m cuda.Ptr, ok bool) {
+		if bytes == 0 {
+			return 0, true
+		}
+		m, err := v.card.MemAlloc(int64(bytes))
+		if err == nil {
+			given = append(given, m)
+		}
+		return m, err == nil
+	}
+	alone, bytes := alone(p, s)
+	results, ok := take(bytes)
+	if !ok {
 		return 0, false, nil
 	}
-	defer func() { err = errors.Join(err, v.card.MemFree(memory)) }()
-	trials := make([]*Exec, len(ways))
+	// What has been started before may still use this memory.
+	if err := v.card.StreamSynchronize(v.e.shared); err != nil {
+		return 0, false, err
+	}
+	trials, most := make([]*Exec, len(ways)), 0
 	defer func() {
 		for _, e := range trials {
 			if e != nil {
@@ -94,8 +114,24 @@ func (v vendor) fastest(p *ir.Program, s *ir.Step, ways []way) (fastest int, ok 
 		}
 	}()
 	for i, w := range ways {
-		if trials[i], err = v.trial(alone, w, memory); err != nil {
+		if trials[i], err = v.trial(alone, w, results); err != nil {
 			return 0, false, fmt.Errorf("try %s: %w", w.name, err)
+		}
+		if e := trials[i]; e != nil {
+			most = max(most, e.plan.scratch)
+		}
+	}
+	shared, ok := take(most)
+	if !ok {
+		return 0, false, nil
+	}
+	for i, e := range trials {
+		if e == nil {
+			continue
+		}
+		e.base[scratch] = shared
+		if err := e.bindAll(); err != nil {
+			return 0, false, fmt.Errorf("try %s: %w", ways[i].name, err)
 		}
 	}
 	fastest, err = choices.Fastest(len(ways), func(i int) (float64, error) {
@@ -116,42 +152,35 @@ func (v vendor) fastest(p *ir.Program, s *ir.Step, ways []way) (fastest int, ok 
 	return fastest, err == nil, err
 }
 
-// alone is a program of one step, whose operands lie in work memory, each as far from a boundary as in p.
-func alone(p *ir.Program, s *ir.Step) *ir.Program {
+// alone is a program of one step, whose results lie in so many bytes of spare memory where they must not be written in their own place, as far from a boundary as
+// there.
+func alone(p *ir.Program, s *ir.Step) (q *ir.Program, bytes int) {
 	one := *s
-	q := &ir.Program{Name: "trial", Target: p.Target}
-	move := func(list []ir.Operand) (moved []ir.Operand) {
-		for _, o := range list {
-			size := o.DType.Size()
-			offset := q.Size[ir.Work]*wordBytes/size + at(o).bytes%boundary/size
-			o.Region, o.Offset = ir.Work, offset
-			q.Size[ir.Work] += blocks(extent(o).to-q.Size[ir.Work]*wordBytes, boundary) * boundary / wordBytes
-			moved = append(moved, o)
+	one.Out = slices.Clone(s.Out)
+	for i := range one.Out {
+		o := &one.Out[i]
+		if o.Region == ir.Work {
+			continue
 		}
-		return moved
+		from := bytes + at(*o).bytes%boundary
+		o.Region, o.Offset = spare, from/o.DType.Size()
+		bytes = blocks(extent(*o).to, boundary) * boundary
 	}
-	one.In, one.Out = move(s.In), move(s.Out)
-	q.Steps = []ir.Step{one}
-	return q
+	return &ir.Program{Name: "trial", Target: p.Target, Steps: []ir.Step{one}}, bytes
 }
 
-// trial makes a program of one step ready to be measured, done in a way. It is nil where that is none, or there is no memory for it.
-func (v vendor) trial(p *ir.Program, w way, memory cuda.Ptr) (e *Exec, err error) {
-	e = &Exec{card: v.e.card, shared: v.e.shared, stream: v.e.card.Stream, tools: v.e.tools}
-	e.base[ir.Work] = memory
-	give := func(err error) (*Exec, error) { return nil, errors.Join(err, e.release()) }
-	if e.plan, err = newPlan(p, only{vendor{e, v.toolbox}, w}, false); errors.Is(err, errNoWay) {
-		return give(nil)
-	} else if err != nil {
-		return give(err)
+// trial plans a program of one step in a way, on the Exec's own memory and some for results. It is nil where that is none.
+func (v vendor) trial(p *ir.Program, w way, results cuda.Ptr) (e *Exec, err error) {
+	e = &Exec{card: v.e.card, shared: v.e.shared, stream: v.e.card.Stream, tools: v.e.tools, base: v.e.base}
+	e.base[spare] = results
+	e.plan, err = newPlan(p, only{vendor{e, v.toolbox}, w}, false)
+	if err == nil {
+		return e, nil
 	}
-	if err := e.memory(); err != nil {
-		return give(nil)
+	if errors.Is(err, errNoWay) {
+		err = nil
 	}
-	if err := e.bindAll(); err != nil {
-		return give(err)
-	}
-	return e, nil
+	return nil, errors.Join(err, e.release())
 }
 
 // only is the libraries of a trial.
