@@ -36,6 +36,7 @@ type DataParallel struct {
 	updates    int
 	hyper      []float32
 	job        stepJob
+	meter      meter
 	warned     bool
 	warnedNorm bool
 	unlinked   sync.Once // told why cards are not linked

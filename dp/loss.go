@@ -2,6 +2,7 @@ package dp
 
 import (
 	"context"
+	"time"
 
 	"gorgonia.org/tensor"
 
@@ -17,6 +18,9 @@ type Loss struct {
 	steps []lateStep // of this process's ranks; nil once the value is known
 	value float64
 	err   error
+
+	began   time.Time // of a step under way
+	samples int       // that it has on this process's ranks
 }
 
 // lateStep is what the end of a rank's step is known by.
@@ -61,6 +65,7 @@ func (t *DataParallel) StepShardAsync(ctx context.Context, x, y tensor.Tensor) (
 
 // async does a step that may be under way when it returns, once not too many others are.
 func (t *DataParallel) async(step func(late *Loss) (float64, error)) (*Loss, error) {
+	t.meter.began = time.Now()
 	for len(t.late) >= ahead {
 		if l := t.late[0]; t.settle(l) != nil {
 			return nil, l.err
@@ -89,7 +94,10 @@ func (t *DataParallel) settle(l *Loss) error {
 		t.late = append(t.late[:0], t.late[1:]...)
 		first.value, first.err = first.end()
 		first.steps = nil
-		if first.err != nil && t.procs != nil {
+		switch {
+		case first.err == nil:
+			t.meter.done(first.began, first.samples, first.value)
+		case t.procs != nil:
 			first.err = t.failed(first.err)
 		}
 		if first == l {

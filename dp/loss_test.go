@@ -141,6 +141,9 @@ func TestStepAsync(t *testing.T) {
 				}
 				got.params = state(t, d)
 				sameTraining(t, got, want)
+				if p := d.Progress(); p.Steps != 7 || p.Samples != 7*6 || p.Loss != want.losses[6] {
+					t.Errorf("%+v", p)
+				}
 			})
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"math"
 	"runtime"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tandem-train/tandem/dp/comm"
 	"github.com/tandem-train/tandem/internal/ir"
@@ -27,6 +28,8 @@ type rank struct {
 	tasks  chan task
 
 	second second
+
+	exchanged atomic.Int64 // nanoseconds in collectives
 }
 
 // task is work that every rank does its part of.
@@ -147,8 +150,9 @@ func (r *rank) programComm(active int) (ir.Comm, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.comms[active] = c
-	return c, nil
+	t := timed{c, &r.exchanged}
+	r.comms[active] = t
+	return t, nil
 }
 
 // free gives back all that the rank holds.

@@ -3,6 +3,7 @@ package dp
 import (
 	"context"
 	"slices"
+	"time"
 
 	"gorgonia.org/tensor"
 
@@ -27,6 +28,7 @@ func (t *DataParallel) Step(ctx context.Context, x, y tensor.Tensor) (float64, e
 	if err := t.usable(); err != nil {
 		return 0, err
 	}
+	t.meter.began = time.Now()
 	return t.step(ctx, x, y, nil)
 }
 
@@ -117,7 +119,14 @@ func (t *DataParallel) updateBy(ctx context.Context, j stepJob) (float64, error)
 		return 0, err
 	}
 	t.updates++
-	return t.team.lossRead(), nil
+	samples := t.samplesHere(j.plan.shares)
+	if j.late != nil && j.late.steps[0].exec != nil {
+		j.late.began, j.late.samples = t.meter.began, samples
+		return 0, nil
+	}
+	loss := t.team.lossRead()
+	t.meter.done(t.meter.began, samples, loss)
+	return loss, nil
 }
 
 // target passes y, the target for samples x, through the door as the loss wants it.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"gorgonia.org/tensor"
 
@@ -143,6 +144,7 @@ func (t *DataParallel) StepShard(ctx context.Context, x, y tensor.Tensor) (float
 	if err := t.usable(); err != nil {
 		return 0, err
 	}
+	t.meter.began = time.Now()
 	return t.stepShard(ctx, x, y, nil)
 }
 
