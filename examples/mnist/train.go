@@ -29,6 +29,7 @@ type session struct {
 	train, test *data.Loader
 	planned     int // steps
 	console     *console
+	curves      *curves // nil: none
 	reached     progress
 }
 
@@ -72,6 +73,12 @@ func train(ctx context.Context, o *options, c *console) (err error) {
 	if o.plan || o.planPNG != "" {
 		return s.plan()
 	}
+
+	stop, err := s.watch()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
 
 	err = s.run(ctx)
 	var stopped *dp.StoppedError // by a signal to another process of the job
@@ -203,6 +210,7 @@ func (s *session) epoch(ctx context.Context, epoch int) error {
 	m := s.console.meter(title, steps, min(steps*s.opts.batchSize, s.train.Samples()))
 	defer m.stop()
 
+	s.curves.epoch(steps)
 	begin, busy := time.Now(), r.busy
 	for batch, err := range s.batches(ctx, epoch) {
 		if err != nil {
@@ -227,6 +235,9 @@ func (s *session) epoch(ctx context.Context, epoch int) error {
 			return fmt.Errorf("training has diverged: the loss of step %d is %v: try a smaller --lr than %v", r.steps, loss, s.opts.lr)
 		}
 		m.step(batch.GlobalSize, loss)
+		if err := s.curves.step(s, batch.GlobalSize); err != nil {
+			return err
+		}
 		if r.steps == s.planned {
 			break
 		}
@@ -273,7 +284,7 @@ func (s *session) conclude(ctx context.Context) error {
 		line += fmt.Sprintf("  %d steps skipped, for gradients past float16's range", r.skipped)
 	}
 	s.console.resultf("%s", line)
-	return nil
+	return s.curves.tested(r)
 }
 
 // accuracy is the share of the test images that the model reads rightly.
