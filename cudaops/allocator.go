@@ -110,6 +110,9 @@ func (a *allocator) setCaps(set func(*caps)) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	set(&a.caps)
+	if err := tellLimit(a.drv.cards()[a.card].props.UUID, a.caps.limit(a.total)); err != nil {
+		return err
+	}
 	if a.stats.All.ReservedBytes.Current <= a.caps.limit(a.total).Bytes {
 		return nil
 	}

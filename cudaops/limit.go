@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // LimitSource names what sets a card's memory limit.
@@ -211,6 +212,30 @@ func setCaps(devices []int, set func(*caps)) error {
 		errs = append(errs, c.mem.setCaps(set))
 	}
 	return errors.Join(errs...)
+}
+
+// told are the marks of this process's limits, by card. See [LimitMark].
+var told struct {
+	sync.Mutex
+	marks map[string][]byte
+}
+
+// tellLimit lets other processes see the limit on a card, by its UUID, if it is less than the card.
+func tellLimit(uuid string, l Limit) error {
+	told.Lock()
+	defer told.Unlock()
+	if err := unmark(told.marks[uuid]); err != nil {
+		return fmt.Errorf("cudaops: tell the memory limit of card %s: %w", uuid, err)
+	}
+	delete(told.marks, uuid)
+	if l.Source == LimitByCard {
+		return nil
+	}
+	if told.marks == nil {
+		told.marks = map[string][]byte{}
+	}
+	told.marks[uuid] = markFor(fmt.Sprintf("%s%s-%d", LimitMark, uuid, l.Bytes), 1)
+	return nil
 }
 
 // MemoryLimit is how many bytes of the card's memory this process may hold, and

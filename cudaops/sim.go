@@ -153,7 +153,7 @@ func (d *simDriver) malloc(card int, size int64) (region, error) {
 		return nil, fmt.Errorf("the host has no memory for %s of simulated card %d: %w", formatSize(size), c.info.physical, err)
 	}
 	c.used += size
-	return &simRegion{card: c, mem: mem, mark: markSim(c.info.props.UUID, size)}, nil
+	return &simRegion{card: c, mem: mem, mark: markFor(SimulatedMark+c.info.props.UUID, size)}, nil
 }
 
 func (d *simDriver) memInfo(card int) (free, total int64, err error) {
@@ -173,7 +173,7 @@ func (d *simDriver) synchronize(int) error { return nil }
 type simRegion struct {
 	card *simCard
 	mem  []byte
-	mark []byte // see markSim; nil if there is none
+	mark []byte // see markFor; nil if there is none
 }
 
 func (r *simRegion) host() []byte { return r.mem }
@@ -206,7 +206,7 @@ func (r *simRegion) release() error {
 		return errors.New("region released twice")
 	}
 	r.card.used -= int64(len(r.mem))
-	err := errors.Join(hostUnmap(r.mem), unmarkSim(r.mark))
+	err := errors.Join(hostUnmap(r.mem), unmark(r.mark))
 	r.mem, r.mark = nil, nil
 	return err
 }

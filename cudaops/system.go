@@ -168,6 +168,9 @@ func newSystem(env environment, drv driver, visible Visibility) (*system, error)
 	}
 	for i, info := range infos {
 		c := &card{logical: i, info: info, drv: drv, mem: newAllocator(drv, i, amounts[i])}
+		if err := tellLimit(info.props.UUID, c.mem.limit()); err != nil {
+			return nil, err
+		}
 		c.seed.Store(defaultSeed)
 		s.cards = append(s.cards, c)
 	}

@@ -59,6 +59,7 @@ type Card struct {
 	MemoryUsed  int64 // bytes, by all processes, or Unknown
 	Utilization int   // percent of time in which something ran, lately, or Unknown
 	Processes   []cudaops.ProcessMemory
+	Limits      map[int]int64 // bytes that processes may hold, by pid, of those with a limit that use Tandem; SeeUse finds them
 
 	Problem error // what NVML failed to tell
 }

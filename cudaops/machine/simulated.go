@@ -12,10 +12,10 @@ import (
 	"github.com/tandem-train/tandem/cudaops"
 )
 
-// SeeUse finds out what this user's processes hold of simulated cards, which keep no common account. It fills in MemoryUsed and Processes.
-// Of real cards Inspect has it already.
+// SeeUse finds out what only this user's processes tell: the limits that they have on cards and, since simulated cards keep no common
+// account, what they hold of those. It fills in Limits, and MemoryUsed and Processes of simulated cards.
 func (m *Machine) SeeUse() error {
-	if len(m.Cards) == 0 || !m.Cards[0].Properties.Simulated {
+	if len(m.Cards) == 0 {
 		return nil
 	}
 	return m.seeUse(os.DirFS("/proc"))
@@ -24,10 +24,12 @@ func (m *Machine) SeeUse() error {
 func (m *Machine) seeUse(proc fs.FS) error {
 	entries, err := fs.ReadDir(proc, ".")
 	if err != nil {
-		return fmt.Errorf("machine: use of simulated cards is read from /proc, as Linux has it: %w", err)
+		return fmt.Errorf("machine: limits and use of cards are read from /proc, as Linux has it: %w", err)
 	}
 	for i := range m.Cards {
-		m.Cards[i].MemoryUsed = 0
+		if c := &m.Cards[i]; c.Properties.Simulated {
+			c.MemoryUsed = 0
+		}
 	}
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
@@ -41,38 +43,53 @@ func (m *Machine) seeUse(proc fs.FS) error {
 		case err != nil:
 			return fmt.Errorf("machine: process %d: %w", pid, err)
 		}
-		held, err := simulatedMemory(string(maps))
+		held, limits, err := readMarks(string(maps))
 		if err != nil {
 			return fmt.Errorf("machine: process %d: %w", pid, err)
 		}
 		for i := range m.Cards {
 			c := &m.Cards[i]
-			if n := held[c.Properties.UUID]; n > 0 {
+			if n := held[c.Properties.UUID]; n > 0 && c.Properties.Simulated {
 				c.MemoryUsed += n
 				c.Processes = append(c.Processes, cudaops.ProcessMemory{PID: pid, Bytes: n})
+			}
+			if limit, ok := limits[c.Properties.UUID]; ok {
+				if c.Limits == nil {
+					c.Limits = map[int]int64{}
+				}
+				c.Limits[pid] = limit
 			}
 		}
 	}
 	return nil
 }
 
-// simulatedMemory reads a maps file: how many bytes of each card, by UUID, a process has marked as its own.
-func simulatedMemory(maps string) (map[string]int64, error) {
-	held := map[string]int64{}
+// readMarks reads a maps file: how many bytes of each card, by UUID, a process has marked as its own, and how many it may hold.
+func readMarks(maps string) (held, limits map[string]int64, err error) {
+	held, limits = map[string]int64{}, map[string]int64{}
 	for line := range strings.Lines(maps) {
 		at := strings.Index(line, cudaops.SimulatedMark)
 		if at < 0 {
 			continue
 		}
-		uuid, _, _ := strings.Cut(strings.TrimSpace(line[at+len(cudaops.SimulatedMark):]), " ")
+		name, _, _ := strings.Cut(strings.TrimSpace(line[at:]), " ")
+		if mark, ok := strings.CutPrefix(name, cudaops.LimitMark); ok {
+			dash := strings.LastIndexByte(mark, '-')
+			bytes, err := strconv.ParseInt(mark[dash+1:], 10, 64)
+			if dash < 0 || err != nil {
+				return nil, nil, fmt.Errorf("maps: %q is no limit", name)
+			}
+			limits[mark[:dash]] = bytes
+			continue
+		}
 		span, _, _ := strings.Cut(line, " ")
 		from, to, _ := strings.Cut(span, "-")
 		first, err1 := strconv.ParseUint(from, 16, 64)
 		end, err2 := strconv.ParseUint(to, 16, 64)
 		if err := errors.Join(err1, err2); err != nil {
-			return nil, fmt.Errorf("maps: %q: %w", span, err)
+			return nil, nil, fmt.Errorf("maps: %q: %w", span, err)
 		}
-		held[uuid] += int64(end - first)
+		held[strings.TrimPrefix(name, cudaops.SimulatedMark)] += int64(end - first)
 	}
-	return held, nil
+	return held, limits, nil
 }

@@ -27,11 +27,11 @@ func topCommand() command {
 		name:  "top",
 		about: "show what cards and jobs of this machine do",
 		usage: "[flags]",
-		intro: `Shows the cards of this machine and how busy they are, and the workers of your jobs on it: rank, process, card, cap, CPU and
-memory, with those of the processes that they have started. It ends at Ctrl-C.
+		intro: `Shows the cards of this machine and how busy they are, and the workers of your jobs on it: rank, process, card, what they use of
+its memory and may use at most, CPU and memory, with those of the processes that they have started. A worker that uses several
+cards is there with each. It ends at Ctrl-C.
 
-What is not known is "-": of simulated cards, that is what is used of them. CPU% is of one CPU: over the last interval, or since
-the worker's start where there was none before.`,
+What is not known is "-". CPU% is of one CPU: over the last interval, or since the worker's start where there was none before.`,
 		examples: `  tandem top
   tandem top --once --json
 `,
@@ -123,13 +123,14 @@ type cardView struct {
 	Memory      int64  `json:"memory_bytes"`
 }
 
-// workerView is what a worker does.
+// workerView is what a worker does on a card; one that is on several is there once for each.
 type workerView struct {
 	RunID      string  `json:"run_id"`
 	Rank       int     `json:"rank"`
 	PID        int     `json:"pid"`
-	Card       *int    `json:"card"` // physical
-	Cap        *string `json:"cap"`
+	Card       *int    `json:"card"`      // physical
+	Cap        *string `json:"cap"`       // by CUDA_DEVICE_LIMIT
+	Limit      *int64  `json:"cap_bytes"` // by all that limits it, once it has found its cards
 	CPU        float64 `json:"cpu_percent"`
 	Resident   int64   `json:"resident_bytes"`
 	CardMemory *int64  `json:"card_memory_bytes"`
@@ -175,11 +176,18 @@ func newView(m machine.Machine, workers []worker, uptime time.Duration, before v
 		if w.cap != "" {
 			p.Cap = &w.cap
 		}
-		if i := slices.IndexFunc(m.Cards, func(c machine.Card) bool { return c.Properties.UUID == w.uuid }); i >= 0 {
-			p.Card = &m.Cards[i].Physical
-			p.CardMemory = cardMemory(m.Cards[i].Processes, w.pids)
+		others := len(v.Processes)
+		for i := range m.Cards {
+			c := &m.Cards[i]
+			q := p
+			q.Card, q.CardMemory, q.Limit = &c.Physical, cardMemory(c.Processes, w.pids), cardLimit(c.Limits, w.pids)
+			if c.Properties.UUID == w.uuid || q.CardMemory != nil {
+				v.Processes = append(v.Processes, q)
+			}
 		}
-		v.Processes = append(v.Processes, p)
+		if len(v.Processes) == others {
+			v.Processes = append(v.Processes, p)
+		}
 	}
 	return v
 }
@@ -214,6 +222,25 @@ func cardMemory(on []cudaops.ProcessMemory, pids []int) *int64 {
 	return sum
 }
 
+// cardLimit is the smallest limit that processes have on a card: nil where none tells of one.
+func cardLimit(on map[int]int64, pids []int) *int64 {
+	var least *int64
+	for _, pid := range pids {
+		if limit, ok := on[pid]; ok && (least == nil || limit < *least) {
+			least = &limit
+		}
+	}
+	return least
+}
+
+// capText is a worker's cap for people: its bytes where they are known.
+func (p *workerView) capText() string {
+	if p.Limit != nil {
+		return sizeText(*p.Limit)
+	}
+	return orDash(p.Cap, printable)
+}
+
 // text is the view for people.
 func (v view) text() string {
 	var b strings.Builder
@@ -237,7 +264,7 @@ func (v view) text() string {
 	fmt.Fprintln(t, "JOB\tRANK\tPID\tCARD\tCAP\tCARD MEMORY\tCPU%\tMEMORY\tCOMMAND")
 	for _, p := range v.Processes {
 		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%s\t%.0f\t%s\t%s\n", printable(p.RunID), p.Rank, p.PID, orDash(p.Card, strconv.Itoa),
-			orDash(p.Cap, printable), orDash(p.CardMemory, sizeText), p.CPU, sizeText(p.Resident), p.Command)
+			p.capText(), orDash(p.CardMemory, sizeText), p.CPU, sizeText(p.Resident), p.Command)
 	}
 	_ = t.Flush()
 	return b.String()

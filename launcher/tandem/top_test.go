@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -24,13 +25,14 @@ import (
 func busy() (machine.Machine, []worker) {
 	m := machine.Machine{Cards: []machine.Card{
 		{Physical: 0, Logical: -1, Properties: cudaops.Properties{Name: "Fast Card", UUID: "GPU-a", TotalMemory: 80 << 30}, MemoryUsed: 5 << 30, Utilization: 40,
-			Processes: []cudaops.ProcessMemory{{PID: 60, Bytes: 2 << 30}, {PID: 61, Bytes: 1 << 30}, {PID: 99, Bytes: 1 << 30}, {PID: 62, Bytes: machine.Unknown}}},
+			Processes: []cudaops.ProcessMemory{{PID: 60, Bytes: 2 << 30}, {PID: 61, Bytes: 1 << 30}, {PID: 99, Bytes: 1 << 30}, {PID: 62, Bytes: machine.Unknown}},
+			Limits: map[int]int64{61: 4 << 30, 62: 6 << 30, 99: 1 << 30}},
 		{Physical: 1, Logical: 0, Properties: cudaops.Properties{Name: "Tandem Simulated Card", UUID: "GPU-b", TotalMemory: 16 << 30, Simulated: true},
 			MemoryUsed: machine.Unknown, Utilization: machine.Unknown},
 	}}
 	return m, []worker{
 		{runID: "night", rank: 0, pid: 60, uuid: "GPU-a", cap: "8GiB", command: "train", pids: []int{60, 61, 62}, resident: 3 << 30, cpu: 30 * time.Second, started: 940 * time.Second},
-		{runID: "night", rank: 1, pid: 70, uuid: "GPU-b", command: "train", pids: []int{70}, resident: 1 << 30, cpu: 120 * time.Second, started: 940 * time.Second},
+		{runID: "night", rank: 1, pid: 70, uuid: "GPU-b", cap: "2GiB", command: "train", pids: []int{70}, resident: 1 << 30, cpu: 120 * time.Second, started: 940 * time.Second},
 		{runID: "other", rank: 0, pid: 80, command: "serve", pids: []int{80}, started: 1000 * time.Second},
 	}
 }
@@ -44,10 +46,10 @@ func TestViewForPeople(t *testing.T) {
 0     -        Fast Card              40%   5.00 GiB     80.00 GiB
 1     0        Tandem Simulated Card  -     -            16.00 GiB
 
-JOB    RANK  PID  CARD  CAP   CARD MEMORY  CPU%  MEMORY    COMMAND
-night  0     60   0     8GiB  3.00 GiB     50    3.00 GiB  train
-night  1     70   1     -     -            200   1.00 GiB  train
-other  0     80   -     -     -            0     0 B       serve
+JOB    RANK  PID  CARD  CAP       CARD MEMORY  CPU%  MEMORY    COMMAND
+night  0     60   0     4.00 GiB  3.00 GiB     50    3.00 GiB  train
+night  1     70   1     2GiB      -            200   1.00 GiB  train
+other  0     80   -     -         -            0     0 B       serve
 `
 	if diff := cmp.Diff(want, v.text()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -79,8 +81,8 @@ func TestViewAsJSON(t *testing.T) {
 		`{"physical":0,"logical":null,"uuid":"GPU-a","name":"Fast Card","utilization_percent":40,"memory_used_bytes":5368709120,"memory_bytes":85899345920},` +
 		`{"physical":1,"logical":0,"uuid":"GPU-b","name":"Tandem Simulated Card","utilization_percent":null,"memory_used_bytes":null,"memory_bytes":17179869184}],` +
 		`"processes":[` +
-		`{"run_id":"night","rank":0,"pid":60,"card":0,"cap":"8GiB","cpu_percent":50,"resident_bytes":3221225472,"card_memory_bytes":3221225472,"command":"train"},` +
-		`{"run_id":"night","rank":1,"pid":70,"card":1,"cap":null,"cpu_percent":200,"resident_bytes":1073741824,"card_memory_bytes":null,"command":"train"}]}` + "\n"
+		`{"run_id":"night","rank":0,"pid":60,"card":0,"cap":"8GiB","cap_bytes":4294967296,"cpu_percent":50,"resident_bytes":3221225472,"card_memory_bytes":3221225472,"command":"train"},` +
+		`{"run_id":"night","rank":1,"pid":70,"card":1,"cap":"2GiB","cap_bytes":null,"cpu_percent":200,"resident_bytes":1073741824,"card_memory_bytes":null,"command":"train"}]}` + "\n"
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -91,6 +93,22 @@ func TestViewAsJSON(t *testing.T) {
 	}
 	if text := none.text(); text != "No card is known: no driver.\n\nNo job of yours runs on this machine.\n" {
 		t.Errorf("nothing: %q", text)
+	}
+}
+
+// TestViewOfSeveralCards: a worker that sees more cards than one is there with each that it uses.
+func TestViewOfSeveralCards(t *testing.T) {
+	m, _ := busy()
+	m.Cards[1].Processes = []cudaops.ProcessMemory{{PID: 80, Bytes: 1 << 30}}
+	m.Cards[0].Processes = append(m.Cards[0].Processes, cudaops.ProcessMemory{PID: 80, Bytes: 2 << 30})
+	m.Cards[0].Limits[80] = 3 << 30
+	v := newView(m, []worker{{runID: "wide", pid: 80, pids: []int{80}}}, time.Second, view{}, noon)
+	var got []string
+	for _, p := range v.Processes {
+		got = append(got, fmt.Sprintf("%s %d: %s of %s", p.RunID, *p.Card, sizeText(*p.CardMemory), p.capText()))
+	}
+	if diff := cmp.Diff([]string{"wide 0: 2.00 GiB of 3.00 GiB", "wide 1: 1.00 GiB of -"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
