@@ -52,7 +52,7 @@ func TestCardsEqualOneInHalves(t *testing.T) {
 		one := trainSteps(t, tk, 12, 21, 3, dp.DeviceIDs(0), dp.WithPrecision(p))
 		for _, s := range strategies {
 			two := trainSteps(t, tk, 12, 21, 3, dp.DeviceIDs(0, 1), dp.WithPrecision(p), dp.WithStrategy(s))
-			if d := apart(two.params, one.params); !(d < 1e-3) {
+			if d := apart(two.params, one.params); !(d < apartInHalves[p]) {
 				t.Errorf("%v, %v: parameters are %.3g apart from one card's", p, s, d)
 			}
 		}

@@ -177,8 +177,11 @@ func (t *DataParallel) open() error {
 		}
 		t.team.ranks = append(t.team.ranks, r)
 	}
-	_, halves := t.cfg.precise.Half()
+	half, halves := t.cfg.precise.Half()
 	t.compiler.Copied = halves && ir.TraitsOf(t.team.ranks[0].dev).Halves
+	if half == ir.BF16 && t.WorldSize() == 1 && t.cfg.micro == 1 && !t.cfg.auto {
+		t.compiler.GradHalf = half // float16 has not the range
+	}
 	if err := t.regroup(ctx); err != nil {
 		return errors.Join(err, t.free())
 	}
@@ -256,7 +259,7 @@ func (t *DataParallel) regroup(ctx context.Context) error {
 func (t *DataParallel) sizes(rank int) (size [ir.NumRegions]int) {
 	l := t.compiler.Layout
 	size[ir.Params] = t.compiler.ParamElements()
-	size[ir.Grads] = l.Elements + nn.GradTail
+	size[ir.Grads] = t.compiler.GradElements()
 	size[ir.Buffers] = l.BufferElements
 	lo, hi := t.updateRange(rank)
 	size[ir.State] = t.compiler.StateElements(hi - lo)

@@ -23,6 +23,9 @@ type Compiler struct {
 	Scaled bool
 	// Copied: behind all that lies in the parameter arena there is a copy of the parameters in halves; see [ir.Target].
 	Copied bool
+	// GradHalf is the half that gradients are rounded to when they are stored, F32 is none; where parameters are copied they lie as such.
+	// That is for one rank, and for whole batches.
+	GradHalf ir.DType
 }
 
 // Share is a rank's part of a batch.
@@ -92,7 +95,7 @@ func (c *Compiler) Train(s Share) (*TrainGraph, error) {
 		}
 		if reached[p.Node] {
 			used[p.Parameter] = true
-			wrt, slots = append(wrt, p.Node), append(slots, c.Layout.Params[i].Grad)
+			wrt, slots = append(wrt, p.Node), append(slots, c.grads(c.Layout.Params[i].Grad))
 		}
 	}
 	if len(wrt) == 0 {
@@ -126,7 +129,11 @@ func (c *Compiler) Train(s Share) (*TrainGraph, error) {
 	store(c.tail(lossTail), vals[0])
 	vals = vals[1:]
 	for i, slot := range slots {
-		store(slot, vals[i])
+		v := vals[i]
+		if c.GradHalf.Half() {
+			v = t.Graph.Map(ir.Rounding(c.GradHalf), v)
+		}
+		store(slot, v)
 	}
 	vals = vals[len(slots):]
 	weight := t.Graph.Const(float64(s.Samples))
@@ -232,14 +239,15 @@ func differentiableInputs(cost *gorgonia.Node) map[*gorgonia.Node]bool {
 }
 
 func (c *Compiler) tail(i int) *ir.Slot {
-	return &ir.Slot{Region: ir.Grads, Name: [...]string{"loss_sum", "weight_sum"}[i], Offset: c.Layout.Elements + i, Shape: ir.Of()}
+	return &ir.Slot{Region: ir.Grads, Name: [...]string{"loss_sum", "weight_sum"}[i], Offset: c.GradElements() - GradTail + i, Shape: ir.Of()}
 }
 
 // Zero is Train for a rank that has no samples: gradients and tail of zeros.
 func (c *Compiler) Zero() *ir.Graph {
 	g := &ir.Graph{}
-	all := c.Layout.GradRange(0, c.Layout.Elements+GradTail)
-	g.Store(all, g.Const(0, all.Shape...))
+	for _, s := range []*ir.Slot{c.grads(c.Layout.GradRange(0, c.Layout.Elements)), c.tail(lossTail), c.tail(weightTail)} {
+		g.Store(s, g.Const(0, s.Shape...))
+	}
 	return g
 }
 
@@ -291,7 +299,7 @@ func (c *Compiler) Update(lo, hi, total int, sharded bool) (*ir.Graph, error) {
 	if sharded {
 		sum = func(v *ir.Value) *ir.Value { return g.Add(ir.AllReduceSum{All: true}, nil, v) }
 	}
-	grad := g.Read(c.Layout.GradRange(lo, hi))
+	grad := g.Read(c.grads(c.Layout.GradRange(lo, hi)))
 	keep := func(old, updated *ir.Value) *ir.Value { return updated }
 	if c.Scaled {
 		var good *ir.Value

@@ -13,7 +13,7 @@ type Layout struct {
 	Params  []ParamSlot
 	Buffers []BufferSlot
 
-	// Elements is the size of the parameter arena in float32, gaps included. The gradient arena has GradTail more.
+	// Elements is the size of the parameter arena in float32, gaps included.
 	Elements       int
 	BufferElements int
 
@@ -106,6 +106,28 @@ func (c *Compiler) CopyAt() int {
 // ParamRange is the flat slot over elements lo to hi-1 of the parameter arena.
 func (l *Layout) ParamRange(lo, hi int) *ir.Slot {
 	return &ir.Slot{Region: ir.Params, Name: "params", Offset: lo, Shape: ir.Of(hi - lo)}
+}
+
+// GradElements is the size of the gradient arena in float32: the gradients, and GradTail more.
+func (c *Compiler) GradElements() int {
+	n := c.Layout.Elements
+	if c.halfGrads() {
+		n /= 2
+	}
+	return n + GradTail
+}
+
+// halfGrads reports whether gradients lie in 16 bits.
+func (c *Compiler) halfGrads() bool { return c.Copied && c.GradHalf.Half() }
+
+// grads is a slot of gradients as they lie.
+func (c *Compiler) grads(s *ir.Slot) *ir.Slot {
+	if !c.halfGrads() {
+		return s
+	}
+	half := *s
+	half.DType = c.GradHalf
+	return &half
 }
 
 // GradRange is the flat slot over elements lo to hi-1 of the gradient arena.

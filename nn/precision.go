@@ -8,8 +8,7 @@ import (
 	"github.com/tandem-train/tandem/internal/ir"
 )
 
-// Precision says how products and convolutions round. Parameters, their gradients, the optimizer's state and all sums are float32
-// whatever it is.
+// Precision says how products and convolutions round. Parameters, the optimizer's state and all sums are float32 whatever it is.
 //
 // In BF16 and FP16 the operands of products and convolutions are rounded to 16 bits, and so are the results from which another one follows,
 // the activations and their gradients. Softmax, losses, norms and updates stay float32. On cards the rounded numbers lie in memory as 16
@@ -24,7 +23,8 @@ const (
 	// TF32 lets cards shorten the operands of products and convolutions to 10 bits of mantissa, which is several times faster there. The
 	// host computes in float32.
 	TF32
-	// BF16 rounds to bfloat16: 8 bits of mantissa, and the range of float32.
+	// BF16 rounds to bfloat16: 8 bits of mantissa, and the range of float32. Gradients of parameters are rounded, too, as in PyTorch, once
+	// they are summed up, where one rank computes them from a whole batch. Else, since more is added to them, they are float32.
 	BF16
 	// FP16 rounds to float16: 11 bits of mantissa, and numbers from 6e-8 to 65504. Gradients are smaller than that, often, so the loss
 	// is scaled up for them, by what keeps them finite; steps in which it does not are skipped, and counted (see SkippedSteps of package dp).

@@ -334,7 +334,7 @@ func (f *fuser) takeRounding(u *unit) {
 	if !f.half.Half() {
 		return
 	}
-	if r := f.only(u.result); r != nil && isMap(r, rounding(f.half)) {
+	if r := f.only(u.result); r != nil && isMap(r, Rounding(f.half)) {
 		f.take(u, r)
 	}
 }

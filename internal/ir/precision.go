@@ -43,7 +43,7 @@ func roundOperands(g *Graph, target Target, params int) (*Graph, error) {
 	n := len(g.Values)
 	r := &rounder{
 		simplifier: simplifier{seen: map[string]*Value{}, uses: map[*Value]int{}},
-		target:     target, params: params, fn: rounding(target.Half),
+		target:     target, params: params, fn: Rounding(target.Half),
 		copies: map[*Slot]*Value{}, users: make([][]*Value, n), stored: make([]bool, n), leads: make([]bool, n), early: make([]bool, n),
 	}
 	for _, v := range g.Values {
@@ -88,8 +88,8 @@ func roundOperands(g *Graph, target Target, params int) (*Graph, error) {
 	return &r.out, r.out.Err()
 }
 
-// rounding is the function that rounds to a type.
-func rounding(half DType) Fn {
+// Rounding is the function that rounds to a half.
+func Rounding(half DType) Fn {
 	if half == F16 {
 		return RoundF16
 	}
@@ -245,10 +245,10 @@ func holds(half DType, v *Value) bool {
 	case Read:
 		return op.Slot.DType == half
 	case Const:
-		return rounding(half).Eval(op.Value, 0, 0) == op.Value
+		return Rounding(half).Eval(op.Value, 0, 0) == op.Value
 	case Map:
 		switch op.Fn {
-		case rounding(half), Gt, Ge, Lt, Le, Eq, Ne, Sign:
+		case Rounding(half), Gt, Ge, Lt, Le, Eq, Ne, Sign:
 			return true
 		}
 	}

@@ -11,7 +11,9 @@ type view struct {
 func wholeView(v *Value) view { return view{v, 0, v.Shape, v.Shape.Strides()} }
 
 // repeated is the view's first element wherever one of that shape has an element.
-func (w view) repeated(shape Shape) view { return view{w.base, w.offset, shape, make([]int, len(shape))} }
+func (w view) repeated(shape Shape) view {
+	return view{w.base, w.offset, shape, make([]int, len(shape))}
+}
 
 // contiguous reports whether the view is row-major without gaps.
 func (w view) contiguous() bool { return Operand{Shape: w.shape, Strides: w.strides}.Contiguous() }
