@@ -205,14 +205,14 @@ func (a *allocator) newSegment(size int64) (*block, error) {
 // headroom is how many bytes more the caps allow this process to hold. It is
 // negative when a cap was set below what is held. Without a cap the card itself
 // says when it is full, and nobody asks what else the process holds, which takes
-// longer than the segment itself.
+// longer than the segment itself. What the driver may take by itself later is left.
 func (a *allocator) headroom() (int64, error) {
 	limit := a.caps.limit(a.total)
 	if limit.Source == LimitByCard {
 		return maxSize, nil
 	}
 	overhead, err := a.drv.overhead(a.card)
-	return limit.Bytes - a.stats.All.ReservedBytes.Current - overhead, err
+	return limit.Bytes - a.stats.All.ReservedBytes.Current - overhead - a.drv.spare(), err
 }
 
 func (a *allocator) addSegment(r region, bytes int64, p pool) *block {
@@ -374,7 +374,10 @@ func (a *allocator) outOfMemory(bytes int64) error {
 		Overhead:            overhead,
 		Others:              a.drv.others(a.card),
 	}
-	headroom := min(e.Limit.Bytes-all.ReservedBytes.Current-overhead, free)
+	headroom := free
+	if e.Limit.Source != LimitByCard {
+		headroom = min(headroom, e.Limit.Bytes-all.ReservedBytes.Current-overhead-a.drv.spare())
+	}
 	e.Largest = max(0, roundDown(headroom, a.drv.granularity()))
 	for _, list := range a.free {
 		if n := len(list); n > 0 {

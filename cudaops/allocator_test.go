@@ -13,6 +13,7 @@ import (
 // cards lack: steps of memory, a context, other processes, failures.
 type fakeDriver struct {
 	total, unit, context int64
+	kept                 int64 // spare
 	processes            []ProcessMemory
 	mallocErr            error
 	releaseErr           error
@@ -28,6 +29,7 @@ func (d *fakeDriver) cards() []cardInfo {
 }
 func (d *fakeDriver) granularity() int64          { return d.unit }
 func (d *fakeDriver) overhead(int) (int64, error) { return d.context, nil }
+func (d *fakeDriver) spare() int64                { return d.kept }
 func (d *fakeDriver) others(int) []ProcessMemory  { return d.processes }
 func (d *fakeDriver) synchronize(int) error       { return nil }
 

@@ -75,7 +75,9 @@
 // The smallest of them holds; [MemoryLimit] says how much it is and where it
 // comes from, and [MemoryLimits] lists the others, too. A cap counts what the allocator has reserved and what else the
 // process holds on the card (its context and libraries), as NVML sees it; where
-// there is no NVML, only what the allocator has reserved. Lowering a cap gives
+// there is no NVML, only what the allocator has reserved. On real cards requests
+// leave 32 MiB of a cap to the driver, which takes memory for kernels and graphs
+// by itself when programs are loaded and run. Lowering a cap gives
 // cached memory back and frees nothing that is in use. Sizes are a decimal number and a unit: B, KiB, MiB, GiB
 // (powers of 1024), KB, MB, GB (powers of 1000), in capitals or small letters.
 //

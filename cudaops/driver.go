@@ -25,6 +25,10 @@ type driver interface {
 	// malloc gave: its context, kernels and libraries.
 	overhead(card int) (int64, error)
 
+	// spare is how many bytes more overhead may come to when programs are loaded
+	// and run: requests for memory leave so much of a cap.
+	spare() int64
+
 	// others lists the other processes on the card, as far as they are known.
 	others(card int) []ProcessMemory
 

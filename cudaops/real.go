@@ -296,6 +296,10 @@ func (d *realDriver) overhead(i int) (int64, error) {
 	return over, nil
 }
 
+// spare is for kernels and graphs, which the driver gives memory by itself, some
+// pages a program. A program of a convolutional network was seen to take 10 MiB.
+func (d *realDriver) spare() int64 { return 32 * mib }
+
 // guess keeps the largest overhead that was seen, for a process that is not
 // surely ours: the first look, when a context is all that we hold, is the best.
 func (c *realCard) guess(over int64) int64 {

@@ -15,7 +15,8 @@ type realDevice struct {
 	card *card
 	cuda *cuda.Card
 	work *workMemory
-	link *link // to the other ranks' cards, or nil
+	link *link        // to the other ranks' cards, or nil
+	kept func() error // lets go of the libraries; nil before Weigh
 }
 
 func openReal(c *card, r *realCard) (ir.Device, error) {
@@ -75,10 +76,27 @@ func (d *realDevice) Load(p *ir.Program, mem [ir.NumRegions]ir.DeviceMemory) (ir
 	return e, nil
 }
 
+// Weigh implements [ir.Weigher]. The card's libraries stay open from then on, so that what
+// they hold is seen.
+func (d *realDevice) Weigh(p *ir.Program) (bytes int64, exact bool, err error) {
+	if d.kept == nil {
+		d.kept = exec.Keep(d.cuda)
+	}
+	if bytes, exact, err = exec.Size(d.cuda, p, d.link != nil); err != nil {
+		return 0, false, fmt.Errorf("cudaops: weigh %s on %s: %w", p.Name, String(d.card.logical), err)
+	}
+	return bytes, exact, nil
+}
+
 // Close frees working memory that executables have left.
 func (d *realDevice) Close() error {
 	d.work.freeAll()
-	return nil
+	if d.kept == nil {
+		return nil
+	}
+	kept := d.kept
+	d.kept = nil
+	return kept()
 }
 
 // workMemory lets executables and libraries take their working memory from the
@@ -118,6 +136,9 @@ func (w *workMemory) Free(p cuda.Ptr) error {
 	return nil
 }
 
+// Trim gives what is cached back to the driver.
+func (w *workMemory) Trim() error { return w.alloc.emptyCache() }
+
 func (w *workMemory) freeAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -141,16 +162,23 @@ func (b *block) address() (cuda.Ptr, error) {
 func (a *allocator) withinCaps() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	room, err := a.headroom()
-	if err != nil || room >= 0 {
+	missing, err := a.missing()
+	if err != nil || missing <= 0 {
 		return err
 	}
 	if err := a.releaseCached(); err != nil {
 		return err
 	}
-	if room, err = a.headroom(); err != nil || room >= 0 {
+	if missing, err = a.missing(); err != nil || missing <= 0 {
 		return err
 	}
 	a.stats.OOMs++
-	return a.outOfMemory(-room)
+	return a.outOfMemory(missing)
+}
+
+// missing is how much the process holds beyond its cap. That the driver has used what is
+// spare is no reason.
+func (a *allocator) missing() (int64, error) {
+	room, err := a.headroom()
+	return -room - a.drv.spare(), err
 }

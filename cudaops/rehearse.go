@@ -1,6 +1,11 @@
 package cudaops
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/tandem-train/tandem/cudaops/internal/exec"
+	"github.com/tandem-train/tandem/internal/ir"
+)
 
 // Rehearsal is a copy of a card's allocator on which requests can be tried: it
 // answers as the card would, and takes nothing. It shows the card as it was when
@@ -56,6 +61,24 @@ func (r *Rehearsal) Free(m *Memory) error {
 	return nil
 }
 
+// Unload does what e.Close() would do to the memory that e has besides its regions. e
+// was loaded before the rehearsal began; what is no card's has none.
+func (r *Rehearsal) Unload(e ir.Executable) error {
+	x, real := e.(*exec.Exec)
+	if !real {
+		return nil
+	}
+	for b, twin := range r.blocks {
+		if at, err := b.address(); err != nil || at != x.At() {
+			continue
+		}
+		delete(r.blocks, b)
+		r.alloc.put(twin)
+		return nil
+	}
+	return fmt.Errorf("cudaops: rehearse on %s: unload: the program is none of this card's", String(r.device))
+}
+
 // EmptyCache does what [EmptyCache] would do on the card.
 func (r *Rehearsal) EmptyCache() error { return r.alloc.emptyCache() }
 
@@ -83,7 +106,7 @@ func (a *allocator) rehearsal(blocks map[*block]*block) (*allocator, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &rehearsalDriver{driver: a.drv, free: free, over: over}
+	d := &rehearsalDriver{driver: a.drv, free: max(0, free-a.drv.spare()), over: over}
 	c := &allocator{drv: d, card: a.card, total: a.total, caps: a.caps, serials: a.serials, stats: a.stats}
 	for _, s := range a.segments {
 		t := &segment{region: rehearsalRegion{d, s.bytes}, serial: s.serial, bytes: s.bytes, pool: s.pool, used: s.used}

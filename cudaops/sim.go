@@ -165,6 +165,8 @@ func (d *simDriver) memInfo(card int) (free, total int64, err error) {
 
 func (d *simDriver) overhead(int) (int64, error) { return 0, nil }
 
+func (d *simDriver) spare() int64 { return 0 }
+
 func (d *simDriver) others(int) []ProcessMemory { return nil }
 
 func (d *simDriver) synchronize(int) error { return nil }

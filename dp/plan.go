@@ -36,9 +36,10 @@ type CardPlan struct {
 	RankMemory // what the model and this batch take, by kind
 
 	Workspace int64         // of kernels and libraries
+	AtMost    bool          // Workspace may be less: the fastest algorithms are looked for when such a batch first comes, and remembered from then on
 	Other     int64         // what this process holds on the card besides: other programs, batches; if it fits
 	Reserved  int64         // what the card's allocator will hold for all of that, in its units; if it fits
-	Context   int64         // what the process holds beside the allocator: the card's context, kernels, libraries
+	Context   int64         // what the process holds beside the allocator now: the card's context, kernels, libraries
 	Limit     cudaops.Limit // what the process may hold, and what says so
 	Free      int64         // on the card now, all processes counted
 
@@ -86,7 +87,11 @@ func (p *Plan) String() string {
 	size("inputs", func(c *CardPlan) int64 { return c.Inputs })
 	size("outputs", func(c *CardPlan) int64 { return c.Outputs })
 	size("constants", func(c *CardPlan) int64 { return c.Constants })
-	size("workspace", func(c *CardPlan) int64 { return c.Workspace })
+	workspace := "workspace"
+	if slices.ContainsFunc(p.Cards, func(c CardPlan) bool { return c.AtMost }) {
+		workspace = "workspace, at most"
+	}
+	size(workspace, func(c *CardPlan) int64 { return c.Workspace })
 	size("together", (*CardPlan).Total)
 	size("other in use", func(c *CardPlan) int64 { return c.Other })
 	size("reserved", func(c *CardPlan) int64 { return c.Reserved })
@@ -131,8 +136,8 @@ func (e *FitError) Error() string {
 // Unwrap returns the error of the card.
 func (e *FitError) Unwrap() error { return e.Err }
 
-// Plan says what a step on a batch of that shape takes, see [DataParallel.Step], without running it: nothing is allocated. In a job of several
-// processes each asks for itself. Programs of other batches count as what can be unloaded, and arenas that the batch can use are no
+// Plan says what a step on a batch of that shape takes, see [DataParallel.Step], without running it: nothing is allocated, but on real cards the
+// libraries that the step needs are opened, whose memory is the context's. In a job of several processes each asks for itself. Programs of other batches count as what can be unloaded, and arenas that the batch can use are no
 // further cost.
 func (t *DataParallel) Plan(shape ...int) (*Plan, error) {
 	t.mu.Lock()
@@ -233,9 +238,25 @@ func (t *DataParallel) describe(call string, shape []int, th thrift, compile fun
 	if err != nil || t.cfg.ids[0] == Host {
 		return p, err
 	}
-	p.Largest, err = largest(n, func(samples int) (*Plan, error) { return try(samples, thrift{th.parts, true}) })
+	p.Largest, err = largest(n, func(samples int) (*Plan, error) {
+		p, err := try(samples, thrift{th.parts, true})
+		var wide *weighError
+		if samples != n && errors.As(err, &wide) {
+			p.Cards[wide.rank].Err, err = wide, nil
+		}
+		return p, err
+	})
 	return p, err
 }
+
+// weighError is the error of a program that a device would not load, whatever its memory: the batch is too large for something else.
+type weighError struct {
+	rank int // of this process
+	err  error
+}
+
+func (e *weighError) Error() string { return e.err.Error() }
+func (e *weighError) Unwrap() error { return e.err }
 
 // largest finds a number of samples that fits while one more does not, by trying some, from n on. 0 fits.
 func largest(n int, try func(samples int) (*Plan, error)) (int, error) {
@@ -315,9 +336,13 @@ func (t *DataParallel) rehearse(d demand) ([]CardPlan, error) {
 		if c.Free, _, err = cudaops.MemGetInfo(c.Device); err != nil {
 			return nil, err
 		}
+		extra, err := r.weigh(c, progs)
+		if err != nil {
+			return cards, &weighError{i, err}
+		}
 		var oom *cudaops.OutOfMemoryError
 		for _, unload := range []bool{false, true} {
-			c.Err, err = r.rehearse(c, progs, gathered, unload)
+			c.Err, err = r.rehearse(c, progs, extra, gathered, unload)
 			if err != nil || c.Err == nil || !errors.As(c.Err, &oom) {
 				break
 			}
@@ -329,9 +354,34 @@ func (t *DataParallel) rehearse(d demand) ([]CardPlan, error) {
 	return cards, nil
 }
 
-// rehearse does what load would do, after unloading what else is loaded or without, and notes in c what comes of it. The first error is
-// load's.
-func (r *rank) rehearse(c *CardPlan, progs []*ir.Program, gathered int64, unload bool) (failed, err error) {
+// weigh notes in c what programs take besides their regions, and gives that of those that are not loaded.
+func (r *rank) weigh(c *CardPlan, progs []*ir.Program) (extra []int64, err error) {
+	dev, weighs := r.dev.(ir.Weigher)
+	for _, p := range progs {
+		if l := r.execs[p]; l != nil {
+			if e, ok := l.exec.(ir.Weighed); ok {
+				c.Workspace += ir.Allocated(e.Extra())
+			}
+		}
+	}
+	if !weighs {
+		return nil, nil
+	}
+	for _, p := range r.missing(progs) {
+		bytes, exact, err := dev.Weigh(p)
+		if err != nil {
+			return nil, err
+		}
+		extra = append(extra, bytes)
+		c.Workspace += ir.Allocated(bytes)
+		c.AtMost = c.AtMost || !exact
+	}
+	return extra, nil
+}
+
+// rehearse does what load would do, where the missing programs have so much besides their regions, after unloading what else is loaded or
+// without, and notes in c what comes of it. The first error is load's.
+func (r *rank) rehearse(c *CardPlan, progs []*ir.Program, extra []int64, gathered int64, unload bool) (failed, err error) {
 	h, err := cudaops.Rehearse(c.Device)
 	if err != nil {
 		return nil, err
@@ -344,6 +394,9 @@ func (r *rank) rehearse(c *CardPlan, progs []*ir.Program, gathered int64, unload
 			if slices.Contains(progs, p) {
 				stays[l.work] = true
 				continue
+			}
+			if err := h.Unload(l.exec); err != nil {
+				return nil, err
 			}
 			for _, m := range l.mem {
 				if err := free(h, m); err != nil {
@@ -372,8 +425,10 @@ func (r *rank) rehearse(c *CardPlan, progs []*ir.Program, gathered int64, unload
 			break
 		}
 	}
-	if failed == nil {
-		failed = h.Alloc(gathered)
+	for _, bytes := range append(extra, gathered) {
+		if failed == nil {
+			failed = h.Alloc(bytes)
+		}
 	}
 	c.Context = h.Overhead()
 	if failed == nil {

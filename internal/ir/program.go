@@ -307,6 +307,21 @@ type Device interface {
 	Close() error
 }
 
+// Weigher is a Device whose executables take memory besides their programs' regions.
+type Weigher interface {
+	Device
+	// Weigh says how many bytes of the device's memory the executable would take that Load makes of p, without taking them. Where that shows only when
+	// Load has measured something, it is the most that it may be, and exact is false.
+	Weigh(p *Program) (bytes int64, exact bool, err error)
+}
+
+// Weighed is an Executable of such a device.
+type Weighed interface {
+	Executable
+	// Extra is how many bytes of the device's memory it has besides the regions.
+	Extra() int64
+}
+
 // DeviceMemory is a block of a device's memory.
 type DeviceMemory interface {
 	Len() int64

@@ -202,6 +202,17 @@ func (p *Plan) Run(a, b, c, bias cuda.Ptr) error {
 // Workspace is how many bytes of workspace the product needs, for any buffers. Tune may change that.
 func (p *Plan) Workspace() int64 { return int64(max(p.choice[0].bytes, p.choice[1].bytes)) }
 
+// MostWorkspace is what Workspace may be after Tune.
+func (p *Plan) MostWorkspace() int64 {
+	most := uint64(p.Workspace())
+	for i := range p.choice {
+		for _, o := range p.choice[i].offers {
+			most = max(most, o.workspace)
+		}
+	}
+	return int64(most)
+}
+
 // SetWorkspace gives the plan a workspace of its own, on a 256-byte boundary, instead of the handle's: as much as Workspace says, and for Tune
 // as much as the handle allows. Plans whose products may run at the same time must not share one.
 func (p *Plan) SetWorkspace(at cuda.Ptr) { p.workspace = at }

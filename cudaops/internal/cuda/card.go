@@ -27,6 +27,8 @@ type Card struct {
 type Memory interface {
 	Alloc(bytes int64) (Ptr, error)
 	Free(p Ptr) error
+	// Trim gives back to the driver what was freed and is kept for later.
+	Trim() error
 }
 
 // OpenCard retains the primary context of the card with a logical number, and makes its stream.
@@ -83,6 +85,14 @@ func (c *Card) MemFree(p Ptr) error {
 		return c.API.MemFree(p)
 	}
 	return c.memory.Free(p)
+}
+
+// MemTrim gives memory that was freed, and that UseMemory's keeps, back to the driver.
+func (c *Card) MemTrim() error {
+	if c.memory == nil {
+		return nil
+	}
+	return c.memory.Trim()
 }
 
 // Close ends the stream and gives the context back.

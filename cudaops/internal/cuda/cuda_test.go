@@ -78,7 +78,10 @@ func TestOpenCardFails(t *testing.T) {
 }
 
 // counter is memory that is counted, and not there.
-type counter struct{ bytes int64 }
+type counter struct {
+	bytes int64
+	trims int
+}
 
 func (c *counter) Alloc(bytes int64) (cuda.Ptr, error) {
 	c.bytes += bytes
@@ -87,6 +90,11 @@ func (c *counter) Alloc(bytes int64) (cuda.Ptr, error) {
 
 func (c *counter) Free(p cuda.Ptr) error {
 	c.bytes -= int64(p)
+	return nil
+}
+
+func (c *counter) Trim() error {
+	c.trims++
 	return nil
 }
 
@@ -100,6 +108,9 @@ func TestUseMemory(t *testing.T) {
 	}
 	if err := c.MemFree(p); err != nil || m.bytes != 0 {
 		t.Errorf("%d bytes, %v", m.bytes, err)
+	}
+	if err := c.MemTrim(); err != nil || m.trims != 1 {
+		t.Errorf("trimmed %d times, %v", m.trims, err)
 	}
 }
 

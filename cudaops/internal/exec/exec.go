@@ -44,6 +44,8 @@ type Exec struct {
 	base     [numBases]cuda.Ptr // addresses
 	runs     uint64
 	undo     []func() error
+	tried    bool    // memory was taken to measure on, and given back
+	sizing   *sizing // see Size; nil for what is to run
 }
 
 var _ ir.Starter = (*Exec)(nil)
@@ -113,6 +115,11 @@ func (e *Exec) load(p *ir.Program, mem [ir.NumRegions]cuda.Ptr, libs func(*Exec)
 	if e.plan, err = newPlan(p, libs(e), e.link != nil); err != nil {
 		return err
 	}
+	if e.tried {
+		if err := e.card.MemTrim(); err != nil {
+			return err
+		}
+	}
 	if err := e.memory(); err != nil {
 		return err
 	}
@@ -164,9 +171,8 @@ func (e *Exec) release() error {
 
 // memory takes the executable's own memory.
 func (e *Exec) memory() (err error) {
-	inner := (int64(e.plan.scratch) + boundary - 1) / boundary * boundary
-	n := e.plan.controlBytes()
-	e.extra = inner + int64(n)
+	inner := roundUp(int64(e.plan.scratch))
+	e.extra = inner + int64(e.plan.controlBytes())
 	if e.block, err = e.card.MemAlloc(e.extra); err != nil {
 		return err
 	}
@@ -286,6 +292,9 @@ func (b *binder) bind(do any) func() error {
 
 // Extra is how many bytes of the card's memory the Exec holds besides the program's regions.
 func (e *Exec) Extra() int64 { return e.extra }
+
+// At is where that memory lies.
+func (e *Exec) At() cuda.Ptr { return e.block }
 
 var errClosed = errors.New("closed")
 

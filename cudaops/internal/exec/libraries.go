@@ -213,7 +213,11 @@ func (v vendor) product(b *planner, p matrices) (bool, error) {
 	for i, m := range matrix {
 		sizes[i] = reach(ir.Of(p.batch, extents[i][0], extents[i][1]), []int{m.Batch, m.Row, m.Col}) * p.dtype[i].Size()
 	}
+	workspace := plan.Workspace
 	if vector := v.e.address(vector); !plan.Tuned(v.e.address(p.at[0]), v.e.address(p.at[1]), v.e.address(p.at[2]), vector) {
+		if v.e.sizing != nil {
+			workspace = v.e.sizing.atMost(plan.MostWorkspace)
+		}
 		err = v.measure(p.at[:], sizes[:], 2, workspaceBytes, func(at []cuda.Ptr, space cuda.Ptr) error {
 			plan.SetWorkspace(space)
 			return plan.Tune(at[0], at[1], at[2], vector)
@@ -223,7 +227,7 @@ func (v vendor) product(b *planner, p matrices) (bool, error) {
 		}
 	}
 	// A workspace of its own, since it may run at the same time as others.
-	space := b.temporary(int(plan.Workspace()+3) / 4)
+	space := b.temporary(int(workspace()+3) / 4)
 	b.add(libraryCall{func(address func(place) cuda.Ptr) func() error {
 		x, y, out, bias := address(p.at[0]), address(p.at[1]), address(p.at[2]), address(vector)
 		plan.SetWorkspace(address(space))
@@ -269,8 +273,12 @@ func (v vendor) convolution(b *planner, c convolution) (bool, error) {
 		return false, err
 	}
 	v.e.later(plan.Close)
+	needs := plan.Workspace
 	if !plan.Tuned() {
 		workspace := plan.TuneWorkspace()
+		if v.e.sizing != nil {
+			needs = v.e.sizing.atMost(plan.TuneWorkspace)
+		}
 		var sizes []int
 		for _, shape := range [][4]int{c.xs, c.ws, c.ys} {
 			sizes = append(sizes, ir.Of(shape[:]...).Size()*c.xt.Size())
@@ -282,7 +290,7 @@ func (v vendor) convolution(b *planner, c convolution) (bool, error) {
 			return false, err
 		}
 	}
-	space := b.temporary(int(plan.Workspace()+3) / 4)
+	space := b.temporary(int(needs()+3) / 4)
 	b.add(libraryCall{func(address func(place) cuda.Ptr) func() error {
 		x, w, y, bias, space := address(c.x), address(c.w), address(c.y), address(c.bias), address(space)
 		return func() error { return plan.Run(x, w, y, bias, space) }
@@ -292,8 +300,11 @@ func (v vendor) convolution(b *planner, c convolution) (bool, error) {
 
 // measure calls f with the addresses of operands of so many bytes, by which a library finds out what is fastest. A result that would overwrite what
 // must stay, and what has no address yet, is replaced by memory that is taken for this alone; so is the workspace. Where the card has none left,
-// nothing is measured.
+// and where only sizes are wanted, nothing is measured.
 func (v vendor) measure(at []place, sizes []int, out int, workspace int64, f func(at []cuda.Ptr, workspace cuda.Ptr) error) (err error) {
+	if v.e.sizing != nil {
+		return nil
+	}
 	replaced := func(i int) bool {
 		return at[i].base == scratch || i == out && at[i].base != ir.Work && at[i].base != spare
 	}
@@ -310,6 +321,7 @@ func (v vendor) measure(at []place, sizes []int, out int, workspace int64, f fun
 	if err != nil {
 		return nil // the library's guess will do
 	}
+	v.e.tried = true
 	defer func() { err = errors.Join(err, v.e.card.MemFree(block)) }()
 	// What has been started before may still use the program's memory.
 	if err := v.e.card.StreamSynchronize(v.e.shared); err != nil {

@@ -33,6 +33,9 @@ func (v vendor) choose(b *planner, s *ir.Step) (way, error) {
 	if !store.Ready() {
 		return ways[0], nil
 	}
+	if v.e.sizing != nil {
+		return v.e.sizing.largest(ways), nil
+	}
 	fastest, ok, err := v.fastest(b.program, s, ways)
 	if err != nil || !ok {
 		return ways[0], err
@@ -101,6 +104,7 @@ func (v vendor) fastest(p *ir.Program, s *ir.Step, ways []way) (fastest int, ok 
 	if !ok {
 		return 0, false, nil
 	}
+	v.e.tried = true
 	// What has been started before may still use this memory.
 	if err := v.card.StreamSynchronize(v.e.shared); err != nil {
 		return 0, false, err
