@@ -23,6 +23,7 @@ func init() {
 		{"card-mlp", "784-512-512-10, batches of 64 and 4096, tf32", onCard("mlp")},
 		{"card-cnn", "two 3x3 convolutions (1-32-64), 9216-128-10, batches of 64 and 4096, tf32", onCard("cnn")},
 		{"card-big", "four layers 8192-8192, 8192-1000, batches of 4096, tf32 and bf16", onCard("big")},
+		{"card-recompute", "24 layers 2048-2048 with half of their activations, beside all of them, batches of 4096, tf32", cardRecompute},
 		{"card-start", "from the start of a process to its first finished step, and the peak of its memory, of all of these", cardStarts},
 	}})
 }

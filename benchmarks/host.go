@@ -29,6 +29,9 @@ func init() {
 		}},
 		{"elementwise", "a fused loop over memory, beside copying", elementwise},
 		{"loader", "shuffled batches of 64 images", loader},
+		{"recompute", "steps of 24 layers 512-512 with half of their activations, beside all of them, batches of 512", func(ctx context.Context, b *bench) error {
+			return recompute(ctx, b, dp.Host, 512, 512, onCores(b.cores))
+		}},
 	}})
 }
 

@@ -31,7 +31,7 @@ func TestUsage(t *testing.T) {
 	}{
 		{"nothing", nil, []string{"--suite", "host"}},
 		{"unknown suite", []string{"--suite", "boat"}, []string{`--suite "boat"`, "host"}},
-		{"unknown workload", []string{"--suite", "host", "--workload", "mlp,lstm"}, []string{`--workload "lstm"`, "mlp, cnn, matmul, elementwise, loader"}},
+		{"unknown workload", []string{"--suite", "host", "--workload", "mlp,lstm"}, []string{`--workload "lstm"`, "mlp, cnn, matmul, elementwise, loader, recompute"}},
 		{"unknown peer", []string{"--suite", "host", "--peer", "jax"}, []string{`--peer "jax"`, "gorgonia, torch"}},
 		{"argument", []string{"host"}, []string{`"host"`, "--suite host"}},
 		{"no runs", []string{"--suite", "host", "--runs", "0"}, []string{"--runs 0", "at least 1"}},

@@ -244,15 +244,19 @@ func TestAutoMicroBatch(t *testing.T) {
 			return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.2), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
 		},
 		opt: func() nn.Optimizer { return nn.SGD(0.05, nn.Momentum(0.9)) }}
-	const n, seed = 1024, 5
+	const seed = 5
 	for _, cards := range []int{1, 2} {
+		tk, n := tk, 1024
+		if cards == 1 && !testing.Short() {
+			tk, n = cardNets()["mlp"], 4096
+		}
 		cudaopstest.Setup(t, fmt.Sprintf("%dx1GiB", cards), "")
 		whole := trainSteps(t, tk, 20, n, seed)
 		d, err := dp.New(tk.model(), tk.loss(), tk.opt(), dp.AutoMicroBatch())
 		if err != nil {
 			t.Fatal(err)
 		}
-		plan, err := d.Plan(n, 64)
+		plan, err := d.Plan(shapeOf(n, tk.in)...)
 		if err != nil || plan.Parts != 1 {
 			t.Fatalf("without a cap: %v\n%v", err, plan)
 		}
@@ -263,7 +267,7 @@ func TestAutoMicroBatch(t *testing.T) {
 		if d, err = dp.New(tk.model(), tk.loss(), tk.opt(), dp.AutoMicroBatch()); err != nil {
 			t.Fatal(err)
 		}
-		plan, err = d.Plan(n, 64)
+		plan, err = d.Plan(shapeOf(n, tk.in)...)
 		closed(t, d)
 		if err != nil || plan.Parts < 3 || !plan.Fits() {
 			t.Fatalf("under the cap: %v\n%v", err, plan)
