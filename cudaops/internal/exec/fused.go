@@ -65,6 +65,17 @@ func (b *planner) fused(s *ir.Step) error {
 		}
 		c.WriteString("    }\n")
 	}
+	if pixel := squares(s, v); pixel > 0 {
+		w.squares = true
+		fmt.Fprintf(&c, "    for (%s u = (%[1]s)blockIdx.x * %d + threadIdx.x; u < %d; u += (%[1]s)gridDim.x * %[2]d) {\n", index, threads, n/(lanes*lanes))
+		fmt.Fprintf(&c, "        %s i = u / %d * %d + u %% %[2]d * %[4]d;\n", index, pixel/lanes, pixel*lanes, lanes)
+		w.square(&c, "        ")
+		fmt.Fprintf(&c, "#pragma unroll\n        for (int p = 0; p < %d; p++, i += %d) {\n", lanes, pixel)
+		elements(v)
+		c.WriteString("    }\n}\n")
+		b.launch(b.kernel("fused", c.String(), loopUses(w)...), min(blocks(n/(lanes*lanes), threads), resident), args...)
+		return nil
+	}
 	fmt.Fprintf(&c, "    for (%s i = ((%[1]s)blockIdx.x * %d + threadIdx.x) * %d; i < %d; i += (%[1]s)gridDim.x * %[5]d) {\n", index, threads, v, n/v*v, threads*v)
 	elements(v)
 	if rest := n % v; rest > 0 {
@@ -75,6 +86,27 @@ func (b *planner) fused(s *ir.Step) error {
 	k := b.kernel("fused", c.String(), loopUses(w)...)
 	b.launch(k, min(blocks(n/v, threads), resident), args...)
 	return nil
+}
+
+// squares is how many channels a pixel has where a loop over images with channels last makes its random numbers by squares, and else 0.
+func squares(s *ir.Step, v int) int {
+	shape := s.Loop.Shape
+	if v != lanes || len(shape) != 4 || shape[2]%lanes != 0 || shape[3]%lanes != 0 {
+		return 0
+	}
+	random := false
+	for _, c := range s.Loop.Code {
+		if c.Kind == ir.Random {
+			if !c.Rand.ChannelsLast {
+				return 0
+			}
+			random = true
+		}
+	}
+	if !random {
+		return 0
+	}
+	return shape[3]
 }
 
 func loopUses(w *loopWriter) []string {

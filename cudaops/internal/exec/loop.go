@@ -28,6 +28,7 @@ type loopWriter struct {
 	params  []string
 	args    []place
 	random  bool
+	squares bool // random numbers have been made by squares, of which body takes column p
 }
 
 // newLoopWriter looks at a loop whose results are the given registers. locate says where the element of a strided operand, or of
@@ -135,17 +136,35 @@ func (w *loopWriter) source(i int, c ir.Instr, v int) string {
 	case ir.Index:
 		return fmt.Sprintf("index<%d, %d>(%s)", v, s.stride, s.where)
 	case ir.Random:
-		perSample := w.l.Shape.Size()
-		if len(w.l.Shape) > 0 {
-			perSample /= max(1, w.l.Shape[0])
+		if w.squares {
+			return fmt.Sprintf("q%d.column(p)", i)
 		}
-		return fmt.Sprintf("uniform<%d, %d>(rt, %dull, %dull, %s)", v, s.stride, c.Rand.Stream, perSample, s.where)
+		return fmt.Sprintf("uniform<%d, %d>(rt, %dull, %dull, %s)", v, s.stride, c.Rand.Stream, w.perSample(), s.where)
 	}
 	p := fmt.Sprintf("a%d + (%s)", w.pointer[c.In], s.where)
 	if v == 1 || s.stride == 1 && s.even {
 		return fmt.Sprintf("loadv<%d>(%s)", v, p)
 	}
 	return fmt.Sprintf("load<%d, %d>(%s)", v, s.stride, p)
+}
+
+// perSample is how many numbers of a stream a sample has.
+func (w *loopWriter) perSample() int {
+	n := w.l.Shape.Size()
+	if len(w.l.Shape) > 0 {
+		n /= max(1, w.l.Shape[0])
+	}
+	return n
+}
+
+// square writes the random numbers of four pixels and four channels, from element i on, for images with channels last. Four pixels of a row follow
+// each other in the stream, which gives four numbers at a time; channels do not, and to take one of the four each time would take four times as long.
+func (w *loopWriter) square(b *strings.Builder, indent string) {
+	for i, c := range w.l.Code {
+		if w.used[i] && c.Kind == ir.Random {
+			fmt.Fprintf(b, "%sconst Square q%d = uniforms<%d>(rt, %dull, %dull, %s);\n", indent, i, w.sources[i].stride, c.Rand.Stream, w.perSample(), w.sources[i].where)
+		}
+	}
 }
 
 // ref is a register, as the code for one lane has it.

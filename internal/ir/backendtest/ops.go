@@ -438,6 +438,9 @@ func lastCases() []testCase {
 			b.out(b.Add(ir.Rand{Stream: 3, ChannelsLast: true}, ir.Of(3, 4, 5, 6)))
 			b.out(b.Add(ir.Rand{Stream: 4, ChannelsLast: true}, ir.Of(5, 3, 2, 7)))
 			b.out(b.Add(ir.Rand{Stream: 5, ChannelsLast: true}, ir.Of(2, 9)))
+			// Rows of a multiple of four pixels.
+			b.out(b.Add(ir.Rand{Stream: 6, ChannelsLast: true}, ir.Of(3, 5, 8, 12)))
+			b.out(b.Select(b.Map(ir.Lt, b.Add(ir.Rand{Stream: 7, ChannelsLast: true}, ir.Of(70, 3, 4, 32)), b.Const(0.3)), b.Const(0), b.in(normal, 70, 3, 4, 32)))
 		}})
 }
 

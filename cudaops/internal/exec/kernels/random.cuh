@@ -49,3 +49,21 @@ template <int V, int S> __device__ __forceinline__ Vec<V> uniform(const Runtime 
     }
     return v;
 }
+
+// Square is 4 x 4 numbers of a stream: words at, at+1, at+2, at+3, and so on from at+S, at+2*S and at+3*S. All four places are multiples of 4.
+struct Square {
+    Words rows[4];
+    __device__ __forceinline__ Vec<4> column(int p) const {
+        Vec<4> v;
+#pragma unroll
+        for (int j = 0; j < 4; j++) v.x[j] = unit(rows[j].x[p]);
+        return v;
+    }
+};
+template <int S> __device__ __forceinline__ Square uniforms(const Runtime *rt, u64 stream, u64 perSample, u64 at) {
+    const u64 word = rt->first * perSample + at;
+    Square s;
+#pragma unroll
+    for (int j = 0; j < 4; j++) s.rows[j] = philox(rt->key, stream, (word + (u64)j * S) >> 2);
+    return s;
+}
