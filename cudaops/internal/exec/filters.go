@@ -84,8 +84,12 @@ func (b *planner) addParts(parts place, s, n int, out place, m int, more place) 
 	if m > 0 {
 		params, args, second = append(params, "float *more"), append(args, more), "more"
 	}
-	text := fmt.Sprintf("%s {\n    addParts<%d, %d, %d>(parts, out, %s);\n}\n", entry(params...), s, n, m, second)
-	b.launch(b.kernel("addParts", text, "product"), blocks(n+m, 32), args...)
+	side := 32
+	for side > lanes*2 && blocks(n+m, side) < enough/4 { // few numbers: more threads for each
+		side /= 2
+	}
+	text := fmt.Sprintf("%s {\n    addParts<%d, %d, %d, %d>(parts, out, %s);\n}\n", entry(params...), side, s, n, m, second)
+	b.launch(b.kernel("addParts", text, "product"), blocks(n+m, side), args...)
 }
 
 // filterTile is how a gradient by filters is cut for the tensor cores; see FilterGradient in filters.cuh.

@@ -162,20 +162,21 @@ template <class T, class X, class Y, class O> struct ConvGradW {
     __device__ __forceinline__ float epilogue(float v, int, int, int) const { return v; }
 };
 
-// addParts adds up S parts in order, N numbers of each for out and then M for more. A block has 32 of the numbers; neighbours lie together.
-template <int S, u64 N, u64 M> __device__ __forceinline__ void addParts(const float *parts, float *out, float *more) {
-    __shared__ float rows[8][32];
-    const u64 i = (u64)blockIdx.x * 32 + threadIdx.x % 32;
-    const int row = threadIdx.x / 32;
+// addParts adds up S parts in order, N numbers of each for out and then M for more. A block has X of the numbers; neighbours lie together.
+template <int X, int S, u64 N, u64 M> __device__ __forceinline__ void addParts(const float *parts, float *out, float *more) {
+    const int Y = 256 / X;
+    __shared__ float rows[Y][X];
+    const int x = threadIdx.x % X, y = threadIdx.x / X;
+    const u64 i = (u64)blockIdx.x * X + x;
     float sum = 0.f;
     if (i < N + M)
 #pragma unroll 8
-        for (int s = row; s < S; s += 8) sum += parts[s * (N + M) + i];
-    rows[row][threadIdx.x % 32] = sum;
+        for (int s = y; s < S; s += Y) sum += parts[s * (N + M) + i];
+    rows[y][x] = sum;
     __syncthreads();
-    if (row > 0 || i >= N + M) return;
+    if (y > 0 || i >= N + M) return;
 #pragma unroll
-    for (int r = 1; r < 8; r++) sum += rows[r][threadIdx.x];
+    for (int r = 1; r < Y; r++) sum += rows[r][x];
     if (M == 0 || i < N) out[i] = sum;
     else more[i - N] = sum;
 }
