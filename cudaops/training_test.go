@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"log/slog"
 	"math"
+	"slices"
 	"testing"
 
 	"gorgonia.org/tensor"
@@ -34,6 +35,26 @@ func TestTrainOnLinkedCards(t *testing.T) {
 			if said.Len() > 0 {
 				t.Errorf("%v: %s", s, &said) // that the cards are not linked
 			}
+		}
+	}
+}
+
+// TestTrainInHalves: on a card, where rounded numbers lie in 16 bits, the gradients of bf16 among them, training comes to what it comes to on the
+// host, which rounds them.
+func TestTrainInHalves(t *testing.T) {
+	if !fakecuda.In(t, fakecuda.Config{Cards: []int64{1024}, Kernels: true, Env: map[string]string{"TANDEM_CUDA_GRAPH": "off"}}) {
+		return
+	}
+	for _, p := range []nn.Precision{nn.BF16, nn.FP16} {
+		want, got := trained(t, 4, dp.DeviceIDs(dp.Host), dp.WithPrecision(p)), trained(t, 4, dp.DeviceIDs(0), dp.WithPrecision(p))
+		for i := range want {
+			if d := math.Abs(float64(got[i] - want[i])); !(d < 1e-3) {
+				t.Errorf("%v: number %d is %v, on the host %v", p, i, got[i], want[i])
+				break
+			}
+		}
+		if inParts := trained(t, 4, dp.DeviceIDs(0), dp.WithPrecision(p), dp.MicroBatches(2)); p == nn.BF16 && slices.Equal(inParts, got) {
+			t.Errorf("%v: in parts, of which gradients are added up in float32, the numbers are the same", p)
 		}
 	}
 }

@@ -23,7 +23,7 @@ func Compile(name string, size [NumRegions]int, target Target, parts ...Part) (*
 		case pt.Collective != nil && pt.On != nil:
 			err = c.slot(pt.On)
 			if on := pt.On; on.Region == Grads {
-				c.touches = append(c.touches, touch{on.Offset, on.End(), c.clock, false})
+				c.touches = append(c.touches, touchOf(on, c.clock, false))
 			}
 		default:
 			err = errors.New("ir: neither a graph nor a collective on a slot")
@@ -72,7 +72,7 @@ func (c *compiler) slot(s *Slot) error {
 	if s.Offset < 0 || s.Region >= Work {
 		return fmt.Errorf("ir: slot %s: no place for callers at %s+%d", s.Name, s.Region, s.Offset)
 	}
-	if s.DType.Half() && s.Region != Params {
+	if s.DType.Half() && s.Region != Params && s.Region != Grads {
 		return fmt.Errorf("ir: slot %s is %s: callers' numbers are f32 or i32", s.Name, s.DType)
 	}
 	switch s.Region {

@@ -97,26 +97,36 @@ type touch struct {
 	stores       bool // all of it, without reading it
 }
 
+// touchOf is a use of a slot, in words: of those that it shares, with halves, only reading counts.
+func touchOf(s *Slot, at int, stores bool) touch {
+	size := s.DType.Size()
+	from, to := s.Offset*size, s.End()*size
+	if stores {
+		return touch{roundUp(from, wordSize) / wordSize, to / wordSize, at, true}
+	}
+	return touch{from / wordSize, roundUp(to, wordSize) / wordSize, at, false}
+}
+
 // touches lists the uses that a part makes of the gradients' arena. begin is its first moment.
 func (p *part) touches(begin int) (list []touch) {
 	for _, u := range p.order {
 		for _, w := range p.f.loads(u) {
 			if r, ok := w.base.Op.(Read); ok && r.Slot.Region == Grads {
-				list = append(list, touch{r.Slot.Offset, r.Slot.End(), begin + u.pos, false})
+				list = append(list, touchOf(r.Slot, begin+u.pos, false))
 			}
 		}
 		for _, v := range u.outs {
 			if pl := p.places[v]; pl.buf == nil && pl.region == Grads {
-				list = append(list, touch{pl.offset, pl.offset + p.words(v), begin + u.pos, true})
+				list = append(list, touchOf(&Slot{Offset: pl.offset, Shape: v.Shape, DType: pl.dtype}, begin+u.pos, true))
 			}
 		}
 	}
 	for _, st := range p.tail {
 		if st.Slot.Region == Grads {
-			list = append(list, touch{st.Slot.Offset, st.Slot.End(), begin + len(p.order), true})
+			list = append(list, touchOf(st.Slot, begin+len(p.order), true))
 		}
 		if r, ok := p.f.views[st.Value].base.Op.(Read); ok && r.Slot.Region == Grads {
-			list = append(list, touch{r.Slot.Offset, r.Slot.End(), begin + len(p.order), false})
+			list = append(list, touchOf(r.Slot, begin+len(p.order), false))
 		}
 	}
 	return list
