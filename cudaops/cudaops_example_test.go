@@ -99,7 +99,7 @@ func ExampleMemorySummary() {
 	}
 	fmt.Print(table)
 	// Output:
-	// cuda:0: Tandem Simulated Card
+	// cuda:0: Tandem Simulated Card, 13.00 MiB of 16.00 MiB free
 	// limit: 8.00 MiB by CUDA_DEVICE_LIMIT (50%)
 	// above it: 16.00 MiB by the card's memory
 	// 0 out of memory, 0 retries, 0 B inactive split

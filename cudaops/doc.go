@@ -73,7 +73,8 @@
 //	CUDA_DEVICE_LIMIT=0:8GiB,1:50% each card its own, by logical number
 //
 // The smallest of them holds; [MemoryLimit] says how much it is and where it
-// comes from, and [MemoryLimits] lists the others, too. A cap counts what the allocator has reserved and what else the
+// comes from, and [MemoryLimits] lists the others, too. On Linux the same user's
+// processes see it as well, and tandem top shows it. A cap counts what the allocator has reserved and what else the
 // process holds on the card (its context and libraries), as NVML sees it; where
 // there is no NVML, only what the allocator has reserved. On real cards requests
 // leave 32 MiB of a cap to the driver, which takes memory for kernels and graphs

@@ -113,7 +113,8 @@ func ResetPeakMemoryStats(device int) error {
 	return nil
 }
 
-// MemorySummary is a table of the card's statistics for people.
+// MemorySummary is, for people, what the card has free, the limits on this process,
+// and a table of its allocator's statistics.
 func MemorySummary(device int) (string, error) {
 	c, err := lookup(device)
 	if err != nil {
@@ -121,7 +122,18 @@ func MemorySummary(device int) (string, error) {
 	}
 	s := c.mem.statistics()
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s\n", String(device), c.info.props.Name)
+	free, total, err := MemGetInfo(device)
+	if err != nil {
+		return "", err
+	}
+	fmt.Fprintf(&b, "%s: %s, %s of %s free\n", String(device), c.info.props.Name, formatSize(free), formatSize(total))
+	overhead, err := c.drv.overhead(c.logical)
+	if err != nil {
+		return "", fmt.Errorf("cudaops: memory summary of %s: %w", String(device), err)
+	}
+	if overhead > 0 {
+		fmt.Fprintf(&b, "context and libraries, which count towards the limit: %s\n", formatSize(overhead))
+	}
 	for i, l := range c.mem.limits() {
 		what := "limit"
 		if i > 0 {

@@ -6,6 +6,9 @@
 // [Machine.NVML] says why there are no others. Which cards are visible is the driver's word, where it works. Asking all this makes no
 // context on a card.
 //
+// [Machine.SeeUse] adds what processes that use Tandem tell of themselves, which may take as long again: their limits, and what they hold of
+// simulated cards.
+//
 // [Libraries] says which of CUDA's libraries there are.
 //
 // NVML counts cards as on the bus. So does CUDA with CUDA_DEVICE_ORDER=PCI_BUS_ID; by default it puts the fastest first, which makes a

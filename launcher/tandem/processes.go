@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,10 +15,11 @@ import (
 	"github.com/tandem-train/tandem/internal/job"
 )
 
-// worker is a rank of a job that runs on this machine: its first process, and those that it has started.
+// worker is a rank of a job that runs on this machine: its first process, and those that it has started. A process that uses a card and
+// is of no job is a worker by itself.
 type worker struct {
 	runID   string
-	rank    int
+	rank    int    // noRank: of no job
 	pid     int    // of the first process
 	uuid    string // of its card, as CUDA_VISIBLE_DEVICES has it; "" for none
 	cap     string // as CUDA_DEVICE_LIMIT has it; "" for none
@@ -28,6 +30,9 @@ type worker struct {
 	cpu      time.Duration
 	started  time.Duration // of the first process, since the machine's start
 }
+
+// noRank stands for the rank of a process that is of no job.
+const noRank = -1
 
 // process is what /proc tells of a process.
 type process struct {
@@ -43,8 +48,8 @@ type process struct {
 // clockTick is the unit of times in /proc: the kernel gives user programs 100 a second on all of Go's platforms.
 const clockTick = time.Second / 100
 
-// scan lists the workers of a user in a /proc, and says how long the machine has been up.
-func scan(proc fs.FS, uid int) ([]worker, time.Duration, error) {
+// scan lists the workers of a user in a /proc, with those processes that are on cards, and says how long the machine has been up.
+func scan(proc fs.FS, uid int, onCards map[int]bool) ([]worker, time.Duration, error) {
 	uptime, err := readUptime(proc)
 	if err != nil {
 		return nil, 0, fmt.Errorf("processes are listed from /proc, as Linux has it: %w", err)
@@ -59,31 +64,44 @@ func scan(proc fs.FS, uid int) ([]worker, time.Duration, error) {
 		if err != nil {
 			continue // no process
 		}
-		p, err := readProcess(proc, pid)
+		p, err := readProcess(proc, pid, onCards[pid])
 		switch {
 		case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.ESRCH):
 			continue // it has ended, or is another user's
 		case err != nil:
 			return nil, 0, fmt.Errorf("process %d: %w", pid, err)
 		}
-		if p.uid == uid && p.env["RANK"] != "" && p.env[job.RunVariable] != "" {
+		if p.uid == uid && (p.inJob() || onCards[pid]) {
 			processes[pid] = p
 		}
 	}
 	return workers(processes), uptime, nil
 }
 
+// inJob is whether the process is a worker of a job, or of what one has started.
+func (p *process) inJob() bool { return p.env["RANK"] != "" && p.env[job.RunVariable] != "" }
+
 // workers puts together the processes of each rank. The first is the one that no other of its rank has started.
 func workers(processes map[int]process) []worker {
-	type key struct{ runID, rank string }
-	keyOf := func(p process) key { return key{p.env[job.RunVariable], p.env["RANK"]} }
+	type key struct {
+		runID, rank string
+		pid         int // of a process that is of no job
+	}
+	keyOf := func(p process) key {
+		if !p.inJob() {
+			return key{pid: p.pid}
+		}
+		return key{runID: p.env[job.RunVariable], rank: p.env["RANK"]}
+	}
 	byKey := map[key]*worker{}
 	for _, p := range processes {
-		rank, err := strconv.Atoi(p.env["RANK"])
-		if err != nil {
-			continue // no job of ours
+		k, rank := keyOf(p), noRank
+		if p.inJob() {
+			var err error
+			if rank, err = strconv.Atoi(k.rank); err != nil {
+				continue // no job of ours
+			}
 		}
-		k := keyOf(p)
 		w := byKey[k]
 		if w == nil {
 			w = &worker{runID: k.runID, rank: rank}
@@ -104,10 +122,10 @@ func workers(processes map[int]process) []worker {
 		all = append(all, *w)
 	}
 	slices.SortFunc(all, func(a, b worker) int {
-		if c := strings.Compare(a.runID, b.runID); c != 0 {
-			return c
+		if (a.rank == noRank) != (b.rank == noRank) {
+			return b.rank - a.rank // jobs first
 		}
-		return a.rank - b.rank
+		return cmp.Or(strings.Compare(a.runID, b.runID), a.rank-b.rank, a.pid-b.pid)
 	})
 	return all
 }
@@ -121,7 +139,8 @@ func readUptime(proc fs.FS) (time.Duration, error) {
 	return time.ParseDuration(first + "s")
 }
 
-func readProcess(proc fs.FS, pid int) (process, error) {
+// readProcess reads what /proc tells of a process: of one that is not wanted only as far as to see that it is of no job.
+func readProcess(proc fs.FS, pid int, wanted bool) (process, error) {
 	p := process{pid: pid, env: map[string]string{}}
 	read := func(name string) ([]byte, error) { return fs.ReadFile(proc, strconv.Itoa(pid)+"/"+name) }
 	environ, err := read("environ")
@@ -135,8 +154,8 @@ func readProcess(proc fs.FS, pid int) (process, error) {
 			p.env[name] = value
 		}
 	}
-	if len(p.env) == 0 {
-		return p, nil // of no job: no need to read on
+	if len(p.env) == 0 && !wanted {
+		return p, nil
 	}
 	status, err := read("status")
 	if err != nil {

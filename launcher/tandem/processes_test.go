@@ -49,7 +49,11 @@ func TestScan(t *testing.T) {
 	proc.add(90, 1, 7, 1, 1, 1, "ending", job+"RANK=5")
 	delete(proc.MapFS, "90/stat") // it ends while it is read
 
-	got, uptime, err := scan(proc, 7)
+	proc.add(95, 50, 7, 6, 2, 990, "alone", "CUDA_DEVICE_LIMIT=25%")
+	proc.add(96, 1, 7, 7, 3, 1, "tool", "")
+	proc.add(97, 1, 8, 7, 3, 1, "tool", "") // another user's
+
+	got, uptime, err := scan(proc, 7, map[int]bool{60: true, 95: true, 96: true, 97: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,6 +65,8 @@ func TestScan(t *testing.T) {
 		{runID: "night", rank: 0, pid: 70, command: "train?[2J --epochs 3", pids: []int{70}, resident: 400 << 10, cpu: 50 * time.Second, started: 901 * time.Second},
 		{runID: "night", rank: 1, pid: 60, uuid: "GPU-b", cap: "8GiB", command: "sh train.sh", pids: []int{59, 60, 61, 62},
 			resident: 605 << 10, cpu: 65 * time.Second, started: 900 * time.Second},
+		{rank: noRank, pid: 95, cap: "25%", command: "alone", pids: []int{95}, resident: 6 << 10, cpu: 2 * time.Second, started: 990 * time.Second},
+		{rank: noRank, pid: 96, command: "tool", pids: []int{96}, resident: 7 << 10, cpu: 3 * time.Second, started: time.Second},
 	}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(worker{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -68,14 +74,14 @@ func TestScan(t *testing.T) {
 }
 
 func TestScanOfWhatIsNoProc(t *testing.T) {
-	if _, _, err := scan(fstest.MapFS{}, 7); err == nil || !strings.Contains(err.Error(), "/proc, as Linux has it") {
+	if _, _, err := scan(fstest.MapFS{}, 7, nil); err == nil || !strings.Contains(err.Error(), "/proc, as Linux has it") {
 		t.Errorf("error %v", err)
 	}
 	for _, damage := range []string{"5/stat", "5/status"} {
 		proc := newProc()
 		proc.add(5, 1, 7, 1, 1, 1, "train", "TANDEM_RUN_ID=night RANK=0")
 		proc.MapFS[damage] = &fstest.MapFile{Data: []byte("Uid:\tx\n")}
-		if _, _, err := scan(proc, 7); err == nil || !strings.Contains(err.Error(), "process 5: stat") {
+		if _, _, err := scan(proc, 7, nil); err == nil || !strings.Contains(err.Error(), "process 5: stat") {
 			t.Errorf("%s: error %v", damage, err)
 		}
 	}
@@ -87,7 +93,7 @@ func TestScanOfThisMachine(t *testing.T) {
 	if _, err := fs.Stat(proc, "uptime"); err != nil {
 		t.Skip(err)
 	}
-	if _, uptime, err := scan(proc, os.Getuid()); err != nil || uptime <= 0 {
+	if _, uptime, err := scan(proc, os.Getuid(), nil); err != nil || uptime <= 0 {
 		t.Errorf("uptime %v, %v", uptime, err)
 	}
 	p := process{}

@@ -28,8 +28,8 @@ func topCommand() command {
 		about: "show what cards and jobs of this machine do",
 		usage: "[flags]",
 		intro: `Shows the cards of this machine and how busy they are, and the workers of your jobs on it: rank, process, card, what they use of
-its memory and may use at most, CPU and memory, with those of the processes that they have started. A worker that uses several
-cards is there with each. It ends at Ctrl-C.
+its memory and may use at most, CPU and memory, with those of the processes that they have started; then your other processes on
+cards. One that uses several cards is there with each. It ends at Ctrl-C.
 
 What is not known is "-". CPU% is of one CPU: over the last interval, or since the worker's start where there was none before.`,
 		examples: `  tandem top
@@ -125,8 +125,8 @@ type cardView struct {
 
 // workerView is what a worker does on a card; one that is on several is there once for each.
 type workerView struct {
-	RunID      string  `json:"run_id"`
-	Rank       int     `json:"rank"`
+	RunID      *string `json:"run_id"` // null of a process that is of no job, as rank is
+	Rank       *int    `json:"rank"`
 	PID        int     `json:"pid"`
 	Card       *int    `json:"card"`      // physical
 	Cap        *string `json:"cap"`       // by CUDA_DEVICE_LIMIT
@@ -145,11 +145,22 @@ func takeView(before view) (view, error) {
 	if err := m.SeeUse(); err != nil {
 		return view{}, err
 	}
-	workers, uptime, err := scan(os.DirFS("/proc"), os.Getuid())
+	workers, uptime, err := scan(os.DirFS("/proc"), os.Getuid(), onCards(m))
 	if err != nil {
 		return view{}, err
 	}
 	return newView(m, workers, uptime, before, time.Now()), nil
+}
+
+// onCards are the processes that use cards.
+func onCards(m machine.Machine) map[int]bool {
+	pids := map[int]bool{}
+	for _, c := range m.Cards {
+		for _, p := range c.Processes {
+			pids[p.PID] = true
+		}
+	}
+	return pids
 }
 
 // newView puts together what is known at a time, with the view before, if there was one.
@@ -166,8 +177,11 @@ func newView(m machine.Machine, workers []worker, uptime time.Duration, before v
 	}
 	for _, w := range workers {
 		p := workerView{
-			RunID: w.runID, Rank: w.rank, PID: w.pid, Resident: w.resident, Command: w.command,
+			PID: w.pid, Resident: w.resident, Command: w.command,
 			CPU: percent(w.cpu, uptime-w.started),
+		}
+		if w.rank != noRank {
+			p.RunID, p.Rank = &w.runID, &w.rank
 		}
 		if cpu, ok := before.cpu[w.pid]; ok {
 			p.CPU = percent(max(0, w.cpu-cpu), now.Sub(before.taken))
@@ -258,12 +272,12 @@ func (v view) text() string {
 	}
 	b.WriteByte('\n')
 	if len(v.Processes) == 0 {
-		b.WriteString("No job of yours runs on this machine.\n")
+		b.WriteString("No job of yours runs on this machine, nor any other process on its cards.\n")
 		return b.String()
 	}
 	fmt.Fprintln(t, "JOB\tRANK\tPID\tCARD\tCAP\tCARD MEMORY\tCPU%\tMEMORY\tCOMMAND")
 	for _, p := range v.Processes {
-		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%s\t%.0f\t%s\t%s\n", printable(p.RunID), p.Rank, p.PID, orDash(p.Card, strconv.Itoa),
+		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%s\t%.0f\t%s\t%s\n", orDash(p.RunID, printable), orDash(p.Rank, strconv.Itoa), p.PID, orDash(p.Card, strconv.Itoa),
 			p.capText(), orDash(p.CardMemory, sizeText), p.CPU, sizeText(p.Resident), p.Command)
 	}
 	_ = t.Flush()

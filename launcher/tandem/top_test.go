@@ -26,7 +26,7 @@ func busy() (machine.Machine, []worker) {
 	m := machine.Machine{Cards: []machine.Card{
 		{Physical: 0, Logical: -1, Properties: cudaops.Properties{Name: "Fast Card", UUID: "GPU-a", TotalMemory: 80 << 30}, MemoryUsed: 5 << 30, Utilization: 40,
 			Processes: []cudaops.ProcessMemory{{PID: 60, Bytes: 2 << 30}, {PID: 61, Bytes: 1 << 30}, {PID: 99, Bytes: 1 << 30}, {PID: 62, Bytes: machine.Unknown}},
-			Limits: map[int]int64{61: 4 << 30, 62: 6 << 30, 99: 1 << 30}},
+			Limits:    map[int]int64{61: 4 << 30, 62: 6 << 30, 99: 1 << 30}},
 		{Physical: 1, Logical: 0, Properties: cudaops.Properties{Name: "Tandem Simulated Card", UUID: "GPU-b", TotalMemory: 16 << 30, Simulated: true},
 			MemoryUsed: machine.Unknown, Utilization: machine.Unknown},
 	}}
@@ -91,23 +91,23 @@ func TestViewAsJSON(t *testing.T) {
 	if err := printLine(&b, none); err != nil || b.String() != `{"cards":[],"processes":[]}`+"\n" {
 		t.Errorf("nothing: %s, %v", b.String(), err)
 	}
-	if text := none.text(); text != "No card is known: no driver.\n\nNo job of yours runs on this machine.\n" {
+	if text := none.text(); text != "No card is known: no driver.\n\nNo job of yours runs on this machine, nor any other process on its cards.\n" {
 		t.Errorf("nothing: %q", text)
 	}
 }
 
-// TestViewOfSeveralCards: a worker that sees more cards than one is there with each that it uses.
+// TestViewOfSeveralCards: a process that sees more cards than one is there with each that it uses.
 func TestViewOfSeveralCards(t *testing.T) {
 	m, _ := busy()
 	m.Cards[1].Processes = []cudaops.ProcessMemory{{PID: 80, Bytes: 1 << 30}}
 	m.Cards[0].Processes = append(m.Cards[0].Processes, cudaops.ProcessMemory{PID: 80, Bytes: 2 << 30})
 	m.Cards[0].Limits[80] = 3 << 30
-	v := newView(m, []worker{{runID: "wide", pid: 80, pids: []int{80}}}, time.Second, view{}, noon)
+	v := newView(m, []worker{{rank: noRank, pid: 80, pids: []int{80}}}, time.Second, view{}, noon)
 	var got []string
 	for _, p := range v.Processes {
-		got = append(got, fmt.Sprintf("%s %d: %s of %s", p.RunID, *p.Card, sizeText(*p.CardMemory), p.capText()))
+		got = append(got, fmt.Sprintf("%s %d: %s of %s", orDash(p.RunID, printable), *p.Card, sizeText(*p.CardMemory), p.capText()))
 	}
-	if diff := cmp.Diff([]string{"wide 0: 2.00 GiB of 3.00 GiB", "wide 1: 1.00 GiB of -"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"- 0: 2.00 GiB of 3.00 GiB", "- 1: 1.00 GiB of -"}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
