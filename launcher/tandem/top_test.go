@@ -131,6 +131,40 @@ func TestFrame(t *testing.T) {
 	}
 }
 
+// TestUseAgainstCap: this process, which is of no job, holds memory of a simulated card and has capped itself.
+func TestUseAgainstCap(t *testing.T) {
+	cudaopstest.Setup(t, "2x64MiB", "1,0")
+	if _, err := takeView(view{}); err != nil {
+		t.Skip(err)
+	}
+	if err := cudaops.SetPerProcessMemoryFraction(0.25, 0); err != nil { // physical card 1
+		t.Fatal(err)
+	}
+	mem, err := cudaops.Alloc(0, 12<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := errors.Join(mem.Free(), cudaops.EmptyCache()); err != nil {
+			t.Error(err)
+		}
+	}()
+	v, err := takeView(view{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range v.Processes {
+		if p.PID != os.Getpid() {
+			continue
+		}
+		if got := fmt.Sprint(*p.Card, " ", p.capText(), " ", sizeText(*p.CardMemory), " ", p.Rank); got != "1 16.00 MiB 12.00 MiB <nil>" {
+			t.Errorf("this process: %s", got)
+		}
+		return
+	}
+	t.Errorf("this process is not there:\n%s", v.text())
+}
+
 // TestTop looks again and again, until it is told to end.
 func TestTop(t *testing.T) {
 	cudaopstest.Setup(t, "2", "")
