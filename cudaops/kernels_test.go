@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/tandem-train/tandem/cudaops"
+	"github.com/tandem-train/tandem/cudaops/internal/exec"
 	"github.com/tandem-train/tandem/cudaops/internal/fakecuda"
 	"github.com/tandem-train/tandem/internal/ir"
 	"github.com/tandem-train/tandem/internal/ir/backendtest"
@@ -18,16 +19,21 @@ import (
 
 // TestKernels runs programs on a card whose driver and compiler are fakes: slow, but on machines without a card it is what sees that kernels,
 // their arguments and the order of tasks in graphs are right. TANDEM_TEST_LONG=1 runs the whole suite.
-func TestKernels(t *testing.T) { conforms(t, "^(program|ranks|fault|memory)$") }
+func TestKernels(t *testing.T) { conforms(t, nil, "^(program|ranks|fault|memory)$") }
+
+// TestKernelsInChains runs some programs as on cards that launch kernels early, in the order in which those come then.
+func TestKernelsInChains(t *testing.T) {
+	conforms(t, map[string]string{"FAKE_CUDA_MAJOR": "9", exec.BranchesVariable: "off"}, "^program$/^(mlp_step|cnn_step|attention|flat_update|adam)$")
+}
 
 // TestHalfKernels does the same for some programs whose numbers lie in 16 bits.
 func TestHalfKernels(t *testing.T) {
-	conforms(t, "^half$/^(bf16|f16)_(matmul_with_epilogue|softmax|concat|gather|mlp_step|cnn_step|flat_update)$", backendtest.Only("half"))
+	conforms(t, nil, "^half$/^(bf16|f16)_(matmul_with_epilogue|softmax|concat|gather|mlp_step|cnn_step|flat_update)$", backendtest.Only("half"))
 }
 
-// conforms runs the suite of backends on such a card; of its cases, those of a pattern, unless all are asked for.
-func conforms(t *testing.T, short string, opts ...backendtest.Option) {
-	config := fakecuda.Config{Cards: []int64{4096}, Kernels: true}
+// conforms runs the suite of backends on such a card, with more variables; of its cases, those of a pattern, unless all are asked for.
+func conforms(t *testing.T, env map[string]string, short string, opts ...backendtest.Option) {
+	config := fakecuda.Config{Cards: []int64{4096}, Kernels: true, Env: env}
 	if os.Getenv("TANDEM_TEST_LONG") == "" {
 		config.Subtests = short
 	}

@@ -132,6 +132,9 @@ func (p Pinned) Bytes() []byte {
 	return unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&p.addr))), p.size)
 }
 
+// Ptr is the memory as kernels know it, on all cards: addresses are one for host and cards.
+func (p Pinned) Ptr() Ptr { return Ptr(p.addr) }
+
 // MemcpyHtoD copies n bytes of pinned memory, from off, to the card, in the order of the stream. The memory must stay as it is until then.
 func (a *API) MemcpyHtoD(dst Ptr, src Pinned, off, n int, s Stream) error {
 	return a.check("cuMemcpyHtoDAsync_v2", a.memcpyHtoD.Do(uintptr(dst), src.addr+uintptr(off), uintptr(n), uintptr(s)))
@@ -248,7 +251,10 @@ type Dim3 struct{ X, Y, Z int }
 type Args struct {
 	values []uint64
 	at     []unsafe.Pointer
+	config launchConfig // of the last launch
 }
+
+func (a *Args) params() unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(a.at)) }
 
 // NewArgs makes arguments from addresses (Ptr), int32, uint32, int64, uint64 and float32.
 func NewArgs(args ...any) *Args {
@@ -278,13 +284,36 @@ func NewArgs(args ...any) *Args {
 
 // LaunchKernel puts a kernel into the stream.
 func (a *API) LaunchKernel(f Function, grid, block Dim3, shared int, s Stream, args *Args) error {
-	var params unsafe.Pointer
-	if len(args.at) > 0 {
-		params = unsafe.Pointer(&args.at[0])
-	}
 	return a.check("cuLaunchKernel", a.launchKernel(f, uint32(grid.X), uint32(max(grid.Y, 1)), uint32(max(grid.Z, 1)),
-		uint32(block.X), uint32(max(block.Y, 1)), uint32(max(block.Z, 1)), uint32(shared), s, params, nil))
+		uint32(block.X), uint32(max(block.Y, 1)), uint32(max(block.Z, 1)), uint32(shared), s, args.params(), nil))
 }
+
+// LaunchEarly is LaunchKernel for a kernel of Hopper or later that waits itself for what was put into the stream before it: its blocks may
+// come to the card when those of the kernel before it are all there.
+func (a *API) LaunchEarly(f Function, grid, block Dim3, shared int, s Stream, args *Args) error {
+	args.config = launchConfig{
+		grid:   [3]uint32{uint32(grid.X), uint32(max(grid.Y, 1)), uint32(max(grid.Z, 1))},
+		block:  [3]uint32{uint32(block.X), uint32(max(block.Y, 1)), uint32(max(block.Z, 1))},
+		shared: uint32(shared), stream: s, attributes: &early, n: 1,
+	}
+	return a.check("cuLaunchKernelEx", a.launchKernelEx(&args.config, f, args.params(), nil))
+}
+
+// launchConfig is a CUlaunchConfig, launchAttribute a CUlaunchAttribute.
+type launchConfig struct {
+	grid, block [3]uint32
+	shared      uint32
+	stream      Stream
+	attributes  *launchAttribute
+	n           uint32
+}
+type launchAttribute struct {
+	id    uint64 // 32 bits and padding
+	value [8]uint64
+}
+
+// early allows programmatic stream serialization, which is attribute 6.
+var early = launchAttribute{id: 6, value: [8]uint64{1}}
 
 // BeginCapture makes what comes into the stream part of a graph instead of doing it. Only this thread may use the stream meanwhile.
 func (a *API) BeginCapture(s Stream) error {

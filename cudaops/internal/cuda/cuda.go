@@ -78,6 +78,8 @@ const (
 	CaptureThreadLocal = 1
 	// FuncMaxDynamicSharedMemory is the attribute by which a kernel may have more than 48 KiB of shared memory.
 	FuncMaxDynamicSharedMemory = 8
+	// FuncSharedMemoryShare is how much of the memory that is shared memory and cache a kernel had better have as shared memory, in percent.
+	FuncSharedMemoryShare = 9
 )
 
 // API is the driver. Its functions are safe for concurrent use, as the driver's are.
@@ -125,6 +127,7 @@ type API struct {
 	moduleGetFunction func(f *Function, m Module, name string) int32
 	funcSetAttribute  func(f Function, attribute, value int32) int32
 	launchKernel      func(f Function, gx, gy, gz, bx, by, bz, shared uint32, s Stream, params, extra unsafe.Pointer) int32
+	launchKernelEx    func(c *launchConfig, f Function, params, extra unsafe.Pointer) int32
 
 	beginCapture     func(s Stream, mode int32) int32
 	endCapture       func(s Stream, g *Graph) int32
@@ -149,7 +152,7 @@ func (a *API) functions() map[string]any {
 		"cuEventCreate": &a.eventCreate, "cuEventDestroy_v2": &a.eventDestroy, "cuEventRecord": &a.eventRecord, "cuEventSynchronize": &a.eventSync,
 		"cuEventQuery": &a.eventQuery, "cuEventElapsedTime": &a.eventElapsed,
 		"cuModuleLoadData": &a.moduleLoadData, "cuModuleUnload": &a.moduleUnload, "cuModuleGetFunction": &a.moduleGetFunction, "cuFuncSetAttribute": &a.funcSetAttribute,
-		"cuLaunchKernel": &a.launchKernel, "cuStreamBeginCapture_v2": &a.beginCapture, "cuStreamEndCapture": &a.endCapture,
+		"cuLaunchKernel": &a.launchKernel, "cuLaunchKernelEx": &a.launchKernelEx, "cuStreamBeginCapture_v2": &a.beginCapture, "cuStreamEndCapture": &a.endCapture,
 		"cuGraphInstantiateWithFlags": &a.graphInstantiate, "cuGraphLaunch": &a.graphLaunch, "cuGraphDestroy": &a.graphDestroy, "cuGraphExecDestroy": &a.graphExecDestroy,
 	}
 }

@@ -60,6 +60,35 @@ func TestCard(t *testing.T) {
 	}
 }
 
+// A kernel is launched early by its attribute, and as wide as otherwise.
+func TestLaunchEarly(t *testing.T) {
+	if !fakecuda.In(t, fakecuda.Config{Cards: []int64{64}}) {
+		return
+	}
+	c, err := loaded(t).OpenCard(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = c.Do(func() error {
+		m, err := c.ModuleLoadData([]byte{1, 0})
+		if err != nil {
+			return err
+		}
+		f, err := c.ModuleGetFunction(m, "k")
+		if err != nil {
+			return err
+		}
+		return errors.Join(c.LaunchEarly(f, cuda.Dim3{X: 3, Y: 2}, cuda.Dim3{X: 256}, 1024, c.Stream, cuda.NewArgs(cuda.Ptr(8), int32(1))), c.ModuleUnload(m))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := fakecuda.Calls(t)
+	if !slices.Contains(calls, "cuLaunchKernelEx 3,2,1 256,1,1, attribute 6 1") {
+		t.Errorf("calls %q, want one with attribute 6", calls)
+	}
+}
+
 func TestOpenCardFails(t *testing.T) {
 	if !fakecuda.In(t, fakecuda.Config{Cards: []int64{64}, Fail: []fakecuda.Failure{{Func: "cuStreamCreate", Code: 2, From: 1}}}) {
 		return

@@ -1,15 +1,11 @@
 package exec
 
 import (
-	"os"
 	"slices"
 
 	"github.com/tandem-train/tandem/cudaops/internal/cuda"
 	"github.com/tandem-train/tandem/internal/ir"
 )
-
-// BranchesVariable set to "off" makes every graph a chain, in which one task comes after the other.
-const BranchesVariable = "TANDEM_CUDA_BRANCHES"
 
 // maxBranches is how many tasks of a graph may run at the same time. More would find no room on the card, mostly.
 const maxBranches = 4
@@ -37,14 +33,10 @@ func (s span) overlaps(o span) bool { return s.base == o.base && s.from < o.to &
 
 // spans are what a task reads and writes: what its steps do, and words of the control block.
 func (p *plan) spans(t task) (list []span) {
-	all := p.controlBytes()
+	if t.on != nil {
+		return t.on
+	}
 	switch do := t.do.(type) {
-	case upload:
-		return []span{{control, 0, all, true}}
-	case download:
-		return []span{{control, runtimeBytes, all, false}}
-	case report:
-		return []span{{ir.Output, 0, p.reported(), false}}
 	case joint:
 		list = append(list, span{linkage, 0, 1, true})
 	case launch:
@@ -118,6 +110,8 @@ type turn struct {
 	branch  int
 	waits   []int // for tasks of other branches
 	awaited bool  // by a task of another branch
+	early   bool  // a kernel that may be launched before the one before it in its branch is done
+	late    bool  // and needs nothing of those that may still run then
 }
 
 // clock is how many tasks of each branch have been done at some moment, at least.
@@ -186,56 +180,10 @@ func choose(n int, ends [][]int, known clock) int {
 	return best
 }
 
-// arrange gives the parts' tasks their turns and takes the streams and events of the branches.
-func (e *Exec) arrange() error {
-	n := maxBranches
-	if e.careful || os.Getenv(BranchesVariable) == "off" {
-		n = 1
-	}
-	used, awaited := 1, 0
-	for i := range e.parts {
-		p := &e.parts[i]
-		// What cards do together is apart: it waits for other cards as well.
-		p.turns = branches(e.plan.dependencies(p.tasks), n, func(task int) bool {
-			_, together := p.tasks[task].do.(joint)
-			return together
-		})
-		marks := 0
-		for _, t := range p.turns {
-			used = max(used, t.branch+1)
-			if t.awaited {
-				marks++
-			}
-		}
-		awaited = max(awaited, marks)
-	}
-	e.branches = []cuda.Stream{e.card.Stream}
-	for range used - 1 {
-		s, err := e.card.StreamCreate()
-		if err != nil {
-			return err
-		}
-		e.later(func() error { return e.card.StreamDestroy(s) })
-		e.branches = append(e.branches, s)
-	}
-	if used == 1 {
-		return nil
-	}
-	for range used + awaited {
-		m, err := e.card.EventCreate(false)
-		if err != nil {
-			return err
-		}
-		e.later(func() error { return e.card.EventDestroy(m) })
-		e.marks = append(e.marks, m)
-	}
-	return nil
-}
-
-// branch puts a part's work into the branches' streams, the first of which is being captured. The others join the capture where they wait
-// for it to begin, and at the end it waits for them.
-func (e *Exec) branch(p *part) error {
-	defer func() { e.stream = e.card.Stream }()
+// branch puts a part's work into the branches' streams, in an arrangement; the first stream is being captured. The others join the capture where
+// they wait for it to begin, and at the end it waits for them.
+func (e *Exec) branch(p *part, a *arrangement) error {
+	defer func() { e.stream, e.turn = e.card.Stream, turn{} }()
 	marks := e.marks
 	mark := func() (m cuda.Event, err error) {
 		m, marks = marks[0], marks[1:]
@@ -251,8 +199,8 @@ func (e *Exec) branch(p *part) error {
 		}
 	}
 	done := make(map[int]cuda.Event)
-	for i, w := range p.work {
-		t := &p.turns[i]
+	for i, task := range a.order {
+		w, t := &p.work[task], &a.turns[i]
 		e.stream = e.branches[t.branch]
 		if !begun[t.branch] {
 			begun[t.branch] = true
@@ -265,6 +213,7 @@ func (e *Exec) branch(p *part) error {
 				return err
 			}
 		}
+		e.turn = *t
 		if err := w.put(); err != nil {
 			return stepError(e.plan.program, w.step, err)
 		}

@@ -20,7 +20,7 @@ func randomPlan(rng *rand.Rand, n int) (*plan, []task) {
 		return o
 	}
 	p := &plan{program: &ir.Program{}, own: make([]span, n)}
-	tasks := []task{{do: upload{}}}
+	tasks := []task{{do: launch{}, on: []span{{control, 0, 1 << 10, true}}}}
 	for i := range n {
 		s := ir.Step{Op: ir.Copy{}, Out: []ir.Operand{operand()}}
 		for range rng.IntN(3) {
@@ -44,7 +44,7 @@ func randomPlan(rng *rand.Rand, n int) (*plan, []task) {
 		}
 		tasks = append(tasks, t)
 	}
-	return p, append(tasks, task{step: n - 1, do: download{}})
+	return p, append(tasks, task{step: n - 1, do: launch{}, on: []span{{control, runtimeBytes, 1 << 10, false}}})
 }
 
 // paths tells which tasks come after which, given those that each comes right after.
@@ -169,7 +169,7 @@ func TestScratchApart(t *testing.T) {
 // A program with much that is independent has the same bits in every way to run.
 func TestWaysToRun(t *testing.T) {
 	var first []float32
-	for _, way := range []struct{ graph, branches string }{{"off", "on"}, {"on", "off"}, {"on", "on"}} {
+	for _, way := range []struct{ graph, branches string }{{"off", "on"}, {"on", "off"}, {"on", "on"}, {"on", ""}} {
 		t.Setenv(GraphVariable, way.graph)
 		t.Setenv(BranchesVariable, way.branches)
 		s := newSketch(t)
@@ -190,9 +190,9 @@ func TestWaysToRun(t *testing.T) {
 			v = sum
 		}
 		s.Store(out, v)
-		s.Store(w, s.Plus(s.Read(w), s.Scale(s.Reduce(ir.Sum, v, 0), 0.001)))
+		s.Store(w, s.Plus(s.Read(w), s.Scale(s.Reduce(ir.Sum, v, 0), 0.0001)))
 		l := loadOn(t, s.compile())
-		if parallel := len(l.branches) > 1; parallel != (way.graph == "on" && way.branches == "on") {
+		if parallel := len(l.branches) > 1; parallel != (way.graph == "on" && way.branches != "off") {
 			t.Errorf("%v: %d branches", way, len(l.branches))
 		}
 		a, b := make([]float32, 40*30), make([]float32, 30*30)
@@ -204,7 +204,7 @@ func TestWaysToRun(t *testing.T) {
 		}
 		l.write(t, x, a)
 		l.write(t, w, b)
-		for range 5 {
+		for range 3 * rounds {
 			if err := l.Run(context.Background(), &ir.Runtime{}); err != nil {
 				t.Fatal(err)
 			}

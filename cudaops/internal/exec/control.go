@@ -9,7 +9,7 @@ import (
 
 // The control block, in words of 32 bits: what differs from run to run, as struct Runtime of base.cuh has it, then two words a guard:
 // value and index of the first index out of range, or all ones. It is written before a run from pinned memory of the same layout, and
-// its guards are read back into it; both belong to the captured graph.
+// its guards are read back into it; both belong to the captured graph. Where all indices have been checked, a run does neither for their guards.
 const (
 	wordBytes    = 4
 	runtimeBytes = 4 * wordBytes

@@ -16,6 +16,7 @@
 //	exec.go     takes the executable's own memory and binds the plan to addresses
 //	run.go      runs it: the first time task by task, then as graphs captured once
 //	branches.go finds which tasks of a graph may run at the same time
+//	arrange.go  orders tasks in graphs, in a chain or in branches; contest.go finds out which is faster
 //	link.go     says how cards meet those of other ranks within a run
 //
 // Kernels take addresses as parameters and have everything else built in. Equal programs give equal sources, whatever their memory.
@@ -35,8 +36,14 @@
 // Between those the stream carries out everything without the host. The host also takes over before what must not happen where an index is out of range: there it waits and looks at the words in which
 // kernels note such indices. Indices that the program's caller has verified cost no wait.
 //
-// Within a segment a task waits for those that its own memory concerns and for no others: graphs have branches. That changes no result.
-// TANDEM_CUDA_BRANCHES=off makes them chains.
+// # Arrangements
+//
+// Within a segment a task waits for those that its own memory concerns and for no others. Graphs can have branches for that. Or they are chains, in which
+// a kernel is launched before the one before it is done, on cards that can do that: it waits by itself, at its start for all that came before, or at its
+// end where it needs nothing of the kernels that still run. A kernel that waits at its end runs beside those, so a chain is no slower for
+// what is beside its longest path, and it takes the time of a launch off each kernel that is on it. What a library launches breaks a chain: so the first runs
+// are arranged in both ways, in turns, and timed, and the faster arrangement stays. No result depends on that.
+// TANDEM_CUDA_BRANCHES=off or on asks for one of them.
 //
 // # Concurrency and errors
 //

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/tandem-train/tandem/cudaops/internal/cuda"
 	"github.com/tandem-train/tandem/cudaops/internal/nvrtc"
@@ -26,19 +27,21 @@ type Exec struct {
 	careful bool // no graphs
 	closed  bool
 
-	tools  *toolbox
-	module cuda.Module
-	block  cuda.Ptr // scratch and control
-	extra  int64
-	pinned cuda.Pinned // images of the control block, and what runs put out, one a slot
-	image  int         // of the run in progress
-	slots  [slots]slot
-	// captures says with which images graphs have been captured.
-	captures [slots]bool
+	tools   *toolbox
+	module  cuda.Module
+	block   cuda.Ptr // scratch and control
+	extra   int64
+	pinned  cuda.Pinned // images of the control block, and what runs put out, one a slot
+	image   int         // of the run in progress
+	slots   [slots]slot
+	contest contest // of arrangements
+	// captures says in which arrangements, with which images, graphs have been captured.
+	captures [numArrangements][slots]bool
 	staged   cuda.Pinned // for collectives
 	ready    cuda.Event
 	parts    []part
 	stream   cuda.Stream        // that tasks are put into
+	turn     turn               // of the task, in a graph that is captured
 	branches []cuda.Stream      // of a graph that is captured, the card's first
 	marks    []cuda.Event       // by which they wait for each other
 	base     [numBases]cuda.Ptr // addresses
@@ -53,9 +56,8 @@ var _ ir.Starter = (*Exec)(nil)
 // part is a segment made ready.
 type part struct {
 	segment
-	work   []work
-	turns  []turn
-	graphs [slots]cuda.GraphExec // by image of the control block
+	work     []work
+	arranged [numArrangements]arrangement
 }
 
 // work puts one task into the stream.
@@ -101,12 +103,12 @@ func (e *Exec) load(p *ir.Program, mem [ir.NumRegions]cuda.Ptr, libs func(*Exec)
 	e.stream = e.card.Stream
 	e.later(func() error { return e.card.StreamDestroy(e.card.Stream) })
 	e.later(func() error { return e.tools.use(e.shared) })
-	events := []*cuda.Event{&e.ready}
+	events, timed := []*cuda.Event{&e.ready}, 2*slots
 	for i := range e.slots {
-		events = append(events, &e.slots[i].done)
+		events = append([]*cuda.Event{&e.slots[i].begun, &e.slots[i].ended}, append(events, &e.slots[i].done)...)
 	}
-	for _, event := range events {
-		if *event, err = e.card.EventCreate(false); err != nil {
+	for i, event := range events {
+		if *event, err = e.card.EventCreate(i < timed); err != nil {
 			return err
 		}
 		e.later(func() error { return e.card.EventDestroy(*event) })
@@ -132,13 +134,13 @@ func (e *Exec) load(p *ir.Program, mem [ir.NumRegions]cuda.Ptr, libs func(*Exec)
 	return e.arrange()
 }
 
-// funcMaxDynamicShared is the attribute of how much shared memory a launch may give a kernel, which is little without it.
-const funcMaxDynamicShared = 8
-
 // bindAll compiles the plan's kernels and turns its tasks into calls.
 func (e *Exec) bindAll() error {
 	functions, err := e.functions()
 	if err != nil {
+		return err
+	}
+	if err := e.shareAlike(functions); err != nil {
 		return err
 	}
 	b := &binder{e, functions}
@@ -146,13 +148,29 @@ func (e *Exec) bindAll() error {
 		made := part{segment: s}
 		for _, t := range s.tasks {
 			if l, ok := t.do.(launch); ok && l.shared > 0 {
-				if err := e.card.FuncSetAttribute(functions[l.kernel], funcMaxDynamicShared, l.shared); err != nil {
+				if err := e.card.FuncSetAttribute(functions[l.kernel], cuda.FuncMaxDynamicSharedMemory, l.shared); err != nil {
 					return err
 				}
 			}
 			made.work = append(made.work, work{t.step, b.bind(t.do)})
 		}
 		e.parts = append(e.parts, made)
+	}
+	return nil
+}
+
+// shareAlike lets all kernels run with as much shared memory as there is, if some want much: a multiprocessor divides one memory into that and its
+// cache, and kernels that want it divided in different ways wait for each other there.
+func (e *Exec) shareAlike(functions []cuda.Function) error {
+	if !slices.ContainsFunc(e.plan.segments, func(s segment) bool {
+		return slices.ContainsFunc(s.tasks, func(t task) bool { l, ok := t.do.(launch); return ok && l.shared > 0 })
+	}) {
+		return nil
+	}
+	for _, f := range functions {
+		if err := e.card.FuncSetAttribute(f, cuda.FuncSharedMemoryShare, 100); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -182,14 +200,20 @@ func (e *Exec) memory() (err error) {
 		return err
 	}
 	e.later(func() error { return e.card.MemFreeHost(e.pinned) })
+	e.base[pinned] = e.pinned.Ptr()
 	return nil
 }
 
-// constants writes the Consts region, after what the shared stream has been given: that may still use the memory for something else.
+// constants writes the Consts region, and the control block as guards want it that no run writes, after what the shared stream has been given:
+// that may still use the memory for something else.
 func (e *Exec) constants() error {
+	err := e.join()
+	if err == nil {
+		err = e.card.MemsetD8(e.base[control], 0xff, e.plan.controlBytes(), e.card.Stream)
+	}
 	words := e.plan.program.Consts
-	if len(words) == 0 {
-		return nil
+	if len(words) == 0 || err != nil {
+		return err
 	}
 	n := 4 * len(words)
 	from, err := e.card.MemHostAlloc(n)
@@ -197,9 +221,7 @@ func (e *Exec) constants() error {
 		return err
 	}
 	copy(from.Bytes(), ir.Bytes(words))
-	if err = e.join(); err == nil {
-		err = e.card.MemcpyHtoD(e.base[ir.Consts], from, 0, n, e.card.Stream)
-	}
+	err = e.card.MemcpyHtoD(e.base[ir.Consts], from, 0, n, e.card.Stream)
 	if err == nil {
 		err = e.card.StreamSynchronize(e.card.Stream)
 	}
@@ -242,16 +264,9 @@ func (e *Exec) address(p place) cuda.Ptr { return e.base[p.base] + cuda.Ptr(p.by
 
 func (b *binder) bind(do any) func() error {
 	c := b.card
-	bytes, image := b.plan.controlBytes(), b.plan.imageBytes()
 	switch t := do.(type) {
 	case launch:
-		var values []any
-		for _, p := range t.args {
-			values = append(values, b.address(p))
-		}
-		f, args := b.functions[t.kernel], cuda.NewArgs(values...)
-		grid, block := cuda.Dim3{X: t.blocks, Y: t.planes}, cuda.Dim3{X: threads}
-		return func() error { return c.LaunchKernel(f, grid, block, t.shared, b.stream, args) }
+		return b.launch(t)
 	case fill:
 		to := b.address(t.to)
 		return func() error { return c.MemsetD32(to, t.word, t.n, b.stream) }
@@ -275,19 +290,48 @@ func (b *binder) bind(do any) func() error {
 			}
 			return call()
 		}
-	case upload:
-		to := b.base[control]
-		return func() error { return c.MemcpyHtoD(to, b.pinned, b.image*image, bytes, b.stream) }
-	case download:
-		from, skip := b.base[control], runtimeBytes
-		return func() error {
-			return c.MemcpyDtoH(b.pinned, b.image*image+skip, from+cuda.Ptr(skip), bytes-skip, b.stream)
-		}
-	case report:
-		from := b.base[ir.Output]
-		return func() error { return c.MemcpyDtoH(b.pinned, b.image*image+bytes, from, image-bytes, b.stream) }
 	}
 	panic(fmt.Sprintf("exec: no task %T", do))
+}
+
+// launch is the call that launches a kernel, in the turn that its task has then.
+func (b *binder) launch(t launch) func() error {
+	c, f := b.card, b.functions[t.kernel]
+	grid, block := cuda.Dim3{X: t.blocks, Y: t.planes}, cuda.Dim3{X: threads}
+	// arguments are those of every image of pinned memory, if it takes part.
+	arguments := func(more ...any) (list []*cuda.Args) {
+		images := 1
+		if slices.ContainsFunc(t.args, func(p place) bool { return p.base == pinned }) {
+			images = slots
+		}
+		for image := range images {
+			var values []any
+			for _, p := range t.args {
+				at := b.address(p)
+				if p.base == pinned {
+					at += cuda.Ptr(image * b.plan.imageBytes())
+				}
+				values = append(values, at)
+			}
+			list = append(list, cuda.NewArgs(append(values, more...)...))
+		}
+		return list
+	}
+	if !b.plan.turns[t.kernel] {
+		args := arguments()
+		return func() error { return c.LaunchKernel(f, grid, block, t.shared, b.stream, args[b.image%len(args)]) }
+	}
+	first, late := arguments(int32(0)), arguments(int32(1))
+	return func() error {
+		args, launch := first, c.LaunchKernel
+		if b.turn.late {
+			args = late
+		}
+		if b.turn.early {
+			launch = c.LaunchEarly
+		}
+		return launch(f, grid, block, t.shared, b.stream, args[b.image%len(args)])
+	}
 }
 
 // Extra is how many bytes of the card's memory the Exec holds besides the program's regions.

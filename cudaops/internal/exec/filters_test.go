@@ -90,7 +90,7 @@ func TestConvWays(t *testing.T) {
 func convWaysOf(p *ir.Program) []way {
 	b := &planner{plan: &plan{program: p}}
 	i := slices.IndexFunc(p.Steps, func(s ir.Step) bool { return isConv(s.Op) })
-	return b.ways(&p.Steps[i], clusters)
+	return b.ways(&p.Steps[i], hopper)
 }
 
 func (c convCase) test(t *testing.T, rng *rand.Rand) {

@@ -36,7 +36,7 @@ func (b *planner) fused(s *ir.Step) error {
 		}
 	}
 	fits := true
-	w := newLoopWriter(s.Loop, s.In, s.Results, restrict, func(o ir.Operand) source {
+	w := newLoopWriter(s.Loop, s.In, s.Results, func(o ir.Operand) source {
 		a := newAddress(s.Loop.Shape, o.Strides)
 		stride, ok := a.lane()
 		fits = fits && ok
@@ -56,7 +56,7 @@ func (b *planner) fused(s *ir.Step) error {
 
 	var c strings.Builder
 	index := indexType(sizes...)
-	fmt.Fprintf(&c, "%s {\n", entry(params...))
+	c.WriteString(waiting(params...))
 	w.once(&c, "    ")
 	elements := func(v int) {
 		w.body(&c, "        ", v, s.Results, out)

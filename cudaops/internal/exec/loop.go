@@ -33,7 +33,7 @@ type loopWriter struct {
 
 // newLoopWriter looks at a loop whose results are the given registers. locate says where the element of a strided operand, or of
 // something that has strides like one, is.
-func newLoopWriter(l *ir.Loop, in []ir.Operand, results []int, restrict string, locate func(o ir.Operand) source) *loopWriter {
+func newLoopWriter(l *ir.Loop, in []ir.Operand, results []int, locate func(o ir.Operand) source) *loopWriter {
 	n := len(l.Code)
 	w := &loopWriter{l: l, in: in, sources: make([]source, n), used: make([]bool, n), uniform: make([]bool, n), pointer: make([]int, len(in))}
 	for _, r := range results {
@@ -59,7 +59,7 @@ func newLoopWriter(l *ir.Loop, in []ir.Operand, results []int, restrict string, 
 			w.sources[i] = locate(o)
 			if w.pointer[c.In] < 0 {
 				w.pointer[c.In] = len(w.args)
-				w.params = append(w.params, fmt.Sprintf("const %s *%sa%d", ctype(o.DType), restrict, len(w.args)))
+				w.params = append(w.params, fmt.Sprintf("const %s *a%d", ctype(o.DType), len(w.args)))
 				w.args = append(w.args, at(o))
 			}
 		case ir.Index:

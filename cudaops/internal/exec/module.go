@@ -3,6 +3,7 @@ package exec
 import (
 	"embed"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/tandem-train/tandem/internal/ir"
@@ -21,6 +22,7 @@ var buildsOn = map[string][]string{"rows": {"reduce"}, "places": {"pool"}, "filt
 type module struct {
 	uses    map[string]bool // preludes
 	kernels []string        // names
+	turns   []bool          // which of them wait in turn
 	texts   []string
 	known   map[string]int
 }
@@ -43,6 +45,7 @@ func (m *module) kernel(stem, text string, uses ...string) int {
 	name := fmt.Sprintf("%s%d", stem, k)
 	m.known[text] = k
 	m.kernels = append(m.kernels, name)
+	m.turns = append(m.turns, strings.Contains(text, late))
 	m.texts = append(m.texts, strings.ReplaceAll(text, "@", name))
 	return k
 }
@@ -78,6 +81,14 @@ func entry(params ...string) string {
 	return fmt.Sprintf("extern \"C\" __global__ void __launch_bounds__(%d) @(%s)", threads, strings.Join(params, ", "))
 }
 
+// late is the last parameter of kernels that wait by themselves for those before them, by a Turn, so that they can be launched early.
+const late = "int late"
+
+// waiting is the head of such a kernel with the given parameters before that, and the start of its body.
+func waiting(params ...string) string {
+	return entry(append(slices.Clone(params), late)...) + " {\n    const Turn turn(late);\n"
+}
+
 // reads and writes are a kernel's parameters for operands, in C++.
 func reads(o ir.Operand, name string) string {
 	return fmt.Sprintf("const %s *%s", ctype(o.DType), name)
@@ -91,5 +102,5 @@ func call(function string, params ...string) string {
 	for _, p := range params {
 		args = append(args, strings.TrimLeft(p[strings.LastIndex(p, " ")+1:], "*"))
 	}
-	return fmt.Sprintf("%s {\n    %s(%s);\n}\n", entry(params...), function, strings.Join(args, ", "))
+	return fmt.Sprintf("%s    %s(%s);\n}\n", waiting(params...), function, strings.Join(args, ", "))
 }

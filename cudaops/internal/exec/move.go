@@ -93,7 +93,7 @@ func (b *planner) move(shape ir.Shape, from, to strided) error {
 	}
 	f, t := movedAs(from.dtype, to.dtype)
 	var c strings.Builder
-	fmt.Fprintf(&c, "%s {\n    const %s i = ((%[2]s)blockIdx.x * %d + threadIdx.x) * %d;\n", entry("const "+f+" *from", t+" *to"),
+	fmt.Fprintf(&c, "%s    const %s i = ((%[2]s)blockIdx.x * %d + threadIdx.x) * %d;\n", waiting("const "+f+" *from", t+" *to"),
 		indexType(n+threads*lanes, reach(ext, strides[0]), reach(ext, strides[1])), threads, v)
 	fmt.Fprintf(&c, "    if (i < %d) movev<%d>(to + (%s), from + (%s));\n}\n", n, v, dst.in("i"), src.in("i"))
 	b.launch(b.kernel("copy", c.String(), "move"), blocks(n/v, threads), from.place, to.place)
@@ -127,7 +127,7 @@ func (b *planner) transpose(ext []int, size int, from place, fromStrides []int, 
 		fmt.Fprintf(&c, "    __device__ __forceinline__ %s %s(%[1]s z) const { return %[3]s; }\n", index, [...]string{"from", "to"}[i],
 			newAddress(pick(ext, rest), pick(strides, rest)).in("z"))
 	}
-	fmt.Fprintf(&c, "};\n%s {\n    transpose<%s, %d, %d, %d, %d>(@Planes(), to, from);\n}\n", entry("const "+word(size)+" *from", word(size)+" *to"), index,
+	fmt.Fprintf(&c, "};\n%s    transpose<%s, %d, %d, %d, %d>(@Planes(), to, from);\n}\n", waiting("const "+word(size)+" *from", word(size)+" *to"), index,
 		ext[pa], ext[pb], fromStrides[pb], toStrides[pa])
 	b.add(launch{
 		kernel: b.kernel("transpose", c.String(), "move"), args: []place{from, to},

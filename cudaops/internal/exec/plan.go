@@ -19,6 +19,7 @@ type place struct {
 const (
 	scratch = ir.NumRegions + iota // what one step needs for itself
 	control                        // what a run writes for its kernels, and they for it; see control.go
+	pinned                         // host memory: the run's own image of that, and what it puts out
 	linkage                        // no memory: what collectives write, so that they come in one order
 	spare                          // a trial's results that have no place to be written to
 	numBases
@@ -59,10 +60,6 @@ type (
 	}
 	// joint is collectives that the cards carry out by themselves, as one launch; see [Link].
 	joint []collective
-	// upload writes the control block, download reads it; report reads what a run puts out.
-	upload   struct{}
-	download struct{}
-	report   struct{}
 )
 
 // collective is a collective on n elements.
@@ -76,7 +73,8 @@ type collective struct {
 type task struct {
 	step int
 	do   any
-	more []int // further steps, whose work it does too
+	more []int  // further steps, whose work it does too
+	on   []span // what it reads and writes, where that is not all that its steps do
 }
 
 // steps are all steps whose work a task does.
@@ -111,6 +109,7 @@ type plan struct {
 	module
 	segments []segment
 	guards   []guard
+	watched  bool // some of them look at indices that no check has seen
 	random   bool
 	scratch  int    // bytes
 	own      []span // of the scratch, by step
@@ -183,8 +182,8 @@ func (b *planner) cut(e end) {
 	}
 }
 
-// framed reports whether runs need the control block.
-func (p *plan) framed() bool { return p.random || len(p.guards) > 0 }
+// framed reports whether runs write the control block.
+func (p *plan) framed() bool { return p.random || p.watched }
 
 // reported is how many bytes of what a run puts out are read with it: all, if they are few.
 func (p *plan) reported() int {
@@ -196,23 +195,34 @@ func (p *plan) reported() int {
 
 // frame adds the transfers of the control block, and of what a run puts out.
 func (b *planner) frame() {
-	if b.reported() > 0 {
+	all, outputs := b.controlBytes(), b.reported()
+	if outputs > 0 {
 		last := &b.segments[len(b.segments)-1]
-		last.tasks = append(last.tasks, task{step: max(last.step-1, 0), do: report{}})
+		last.tasks = append(last.tasks, b.carry(last.step-1, place{pinned, all}, place{base: ir.Output}, outputs))
 	}
 	if !b.framed() {
 		return
 	}
 	first := &b.segments[0]
-	first.tasks = append([]task{{step: 0, do: upload{}}}, first.tasks...)
-	if len(b.guards) == 0 {
+	first.tasks = append([]task{b.carry(0, place{base: control}, place{base: pinned}, all)}, first.tasks...)
+	if !b.watched {
 		return
 	}
 	for i := range b.segments {
 		if s := &b.segments[i]; s.end == verify || i == len(b.segments)-1 {
-			s.tasks = append(s.tasks, task{step: max(s.step-1, 0), do: download{}})
+			s.tasks = append(s.tasks, b.carry(s.step-1, place{pinned, runtimeBytes}, place{control, runtimeBytes}, all-runtimeBytes))
 		}
 	}
+}
+
+// carry is a kernel that copies few bytes to or from pinned memory: within a graph, a transfer takes a card five times as long.
+func (b *planner) carry(step int, to, from place, bytes int) task {
+	on := span{from.base, from.bytes, from.bytes + bytes, false}
+	if from.base == pinned {
+		on = span{to.base, to.bytes, to.bytes + bytes, true}
+	}
+	k := b.kernel("carry", call(fmt.Sprintf("carry<%d>", bytes/wordBytes), "const u32 *from", "u32 *to"))
+	return task{step: max(step, 0), do: launch{kernel: k, blocks: 1, args: []place{from, to}}, on: []span{on}}
 }
 
 func (b *planner) add(do any) { b.tasks = append(b.tasks, task{step: b.step, do: do}) }
@@ -248,7 +258,7 @@ func (b *planner) temporary(n int) place {
 func (b *planner) guard(indices ir.Operand, check ir.CheckIndex) place {
 	b.guards = append(b.guards, guard{b.step, check})
 	if !b.proven(indices, check) {
-		b.unproven = true
+		b.unproven, b.watched = true, true
 	}
 	return guardPlace(len(b.guards) - 1)
 }

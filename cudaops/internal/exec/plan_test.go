@@ -29,6 +29,8 @@ func (p *plan) String() string {
 			name = func() string { return "scratch" }
 		case control:
 			name = func() string { return "control" }
+		case pinned:
+			name = func() string { return "pinned" }
 		}
 		return fmt.Sprintf("%s+%v", name(), float64(p.bytes)/wordBytes)
 	}

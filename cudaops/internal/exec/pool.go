@@ -74,7 +74,7 @@ func (b *planner) maxPool(w ir.Window, x ir.Operand, y, places *ir.Operand) erro
 	if err := contiguous(list...); err != nil || n == 0 {
 		return err
 	}
-	text := fmt.Sprintf("%s {\n    maxPlaces<%s, %d, %t, %t>(x, %s, %s);\n}\n", entry(params...), p.placed(list...), n, y != nil, places != nil, values, words)
+	text := fmt.Sprintf("%s    maxPlaces<%s, %d, %t, %t>(x, %s, %s);\n}\n", waiting(params...), p.placed(list...), n, y != nil, places != nil, values, words)
 	b.launch(b.kernel("pool", text, "places"), blocks(n, threads), args...)
 	return nil
 }

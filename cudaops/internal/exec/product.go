@@ -95,12 +95,12 @@ func (b *planner) tiles(stem, t, fields string, batch, m, n, k int, params []str
 		s = min((enough+grid*batch-1)/(grid*batch), k/worth, 64)
 	}
 	if s == 1 {
-		text := fmt.Sprintf("%s {\n    product<%s, 1>({%s}, nullptr);\n}\n", entry(params...), t, fields)
+		text := fmt.Sprintf("%s    product<%s, 1>({%s}, nullptr);\n}\n", waiting(params...), t, fields)
 		return b.grid(b.kernel(stem, text, "product"), grid, batch, args)
 	}
 	params, args = append(params, "float *parts"), append(args, b.temporary(s*batch*m*n))
 	text := func(function string) string {
-		return fmt.Sprintf("%s {\n    %s<%s, %d>({%s}, parts);\n}\n", entry(params...), function, t, s, fields)
+		return fmt.Sprintf("%s    %s<%s, %d>({%s}, parts);\n}\n", waiting(params...), function, t, s, fields)
 	}
 	if err := b.grid(b.kernel(stem, text("product"), "product"), grid, batch*s, args); err != nil {
 		return err

@@ -108,7 +108,7 @@ func (r *reduction) along(strides []int) (k, e address) {
 // writer looks at the loop for a thread that takes neighbours in k, or else in r; v is how many it may take.
 func (r *reduction) writer(neighboursInK bool) (w *loopWriter, v int) {
 	v = lanes
-	w = newLoopWriter(r.loop, r.in, []int{len(r.loop.Code) - 1}, "", func(o ir.Operand) source {
+	w = newLoopWriter(r.loop, r.in, []int{len(r.loop.Code) - 1}, func(o ir.Operand) source {
 		k, e := r.along(o.Strides)
 		inner, outer := e, k
 		if neighboursInK {
@@ -198,7 +198,7 @@ func (r *reduction) kernelOf(function string, w *loopWriter, v, width, s int) in
 	w.body(&c, "        ", v, []int{len(r.loop.Code) - 1}, []string{"w"})
 	c.WriteString("        return w;\n    }\n};\n")
 	name := map[ir.Reduction]string{ir.Sum: "Sum", ir.MaxOf: "MaxOf", ir.MinOf: "MinOf"}[r.op.Fn]
-	fmt.Fprintf(&c, "%s {\n    const @Loop f = {%s};\n    %s<%s, %d, %d, %s, %d, %d, %d>(f, out);\n}\n", entry(append(slices.Clone(w.params), "float *out")...),
+	fmt.Fprintf(&c, "%s    const @Loop f = {%s};\n    %s<%s, %d, %d, %s, %d, %d, %d>(f, out);\n}\n", waiting(append(slices.Clone(w.params), "float *out")...),
 		strings.Join(names, ", "), function, name, width, v, index, r.nk, r.nr, s)
 	r.random = r.random || w.random
 	return r.kernel(r.op.Fn.String(), c.String(), append(loopUses(w), "reduce")...)

@@ -83,7 +83,7 @@ func (b *planner) loss(s *ir.Step, function string, smoothing float64, ignore in
 	params = append(params, writes(s.Out[0], "out"), "u64 *word")
 	args = append(args, at(s.Out[0]), b.guard(s.In[1], ir.CheckIndex{Bound: columns, Ignore: ignore, What: "label"}))
 	g := team(columns)
-	text := fmt.Sprintf("%s {\n    %s<%d, %d, %d, %t>(logits, labels, weights, %sout, word, %d, %s, %s);\n}\n", entry(params...), function,
+	text := fmt.Sprintf("%s    %s<%d, %d, %d, %t>(logits, labels, weights, %sout, word, %d, %s, %s);\n}\n", waiting(params...), function,
 		rows, columns, g, smoothing != 0, last, int32(ignore), literal(float32(1-smoothing)), literal(float32(smoothing/float64(columns))))
 	b.launch(b.kernel(function, text, "rows"), blocks(rows, threads/g), args...)
 	return nil
@@ -122,7 +122,7 @@ func (b *planner) checkIndex(s *ir.Step, op ir.CheckIndex) error {
 	if n == 0 {
 		return nil
 	}
-	text := fmt.Sprintf("%s {\n    check<%d>(in, out, word, %d, %d);\n}\n", entry("const int *in", "int *out", "u64 *word"), n, op.Bound, int32(op.Ignore))
+	text := fmt.Sprintf("%s    check<%d>(in, out, word, %d, %d);\n}\n", waiting("const int *in", "int *out", "u64 *word"), n, op.Bound, int32(op.Ignore))
 	b.launch(b.kernel("check", text, "move"), blocks(n, threads), at(s.In[0]), at(s.Out[0]), b.guard(s.In[0], op))
 	return nil
 }

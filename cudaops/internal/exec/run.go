@@ -23,12 +23,13 @@ func (e *Exec) run(ctx context.Context, rt *ir.Runtime) (s *slot, err error) {
 		e.image = int(e.runs % slots)
 	}
 	e.plan.write(e.control(e.image), rt)
-	stream := e.shared
+	stream, how, timed := e.shared, e.contest.turn(e.runs), false
 	if direct := e.careful || e.runs == 0; direct {
 		stream = e.card.Stream
 		err = e.join()
-	} else {
-		err = e.capture()
+	} else if err = e.capture(how); err == nil && !e.contest.over() {
+		timed = true
+		err = e.card.EventRecord(s.begun, stream)
 	}
 	if err != nil {
 		return nil, err
@@ -44,11 +45,14 @@ func (e *Exec) run(ctx context.Context, rt *ir.Runtime) (s *slot, err error) {
 		if err != nil {
 			return
 		}
-		if err = e.card.EventRecord(s.done, stream); err != nil {
+		if timed {
+			err = e.card.EventRecord(s.ended, stream)
+		}
+		if err = errors.Join(err, e.card.EventRecord(s.done, stream)); err != nil {
 			return
 		}
 		e.runs++
-		*s = slot{done: s.done, run: e.runs, image: e.image, busy: true, linked: linked}
+		*s = slot{begun: s.begun, ended: s.ended, done: s.done, run: e.runs, image: e.image, busy: true, linked: linked, how: how, timed: timed}
 		if stream != e.shared {
 			// What comes next goes into the shared stream.
 			err = e.card.StreamWaitEvent(e.shared, s.done)
@@ -68,7 +72,7 @@ func (e *Exec) run(ctx context.Context, rt *ir.Runtime) (s *slot, err error) {
 			linked = true
 			e.link.Begin()
 		}
-		if err := e.put(p, stream); err != nil {
+		if err := e.put(p, how, stream); err != nil {
 			return nil, err
 		}
 		switch p.end {
@@ -99,12 +103,16 @@ const slots = 4
 
 // slot is what is known of a run that may be under way.
 type slot struct {
-	done  cuda.Event
-	run   uint64
-	image int  // of the control block
-	busy  bool // nobody has waited for it
+	done cuda.Event
+	// begun and ended are there for runs that are timed, done for all: an event without a time takes less.
+	begun, ended cuda.Event
+	run          uint64
+	image        int  // of the control block
+	busy         bool // nobody has waited for it
 	// linked runs met other ranks' cards.
 	linked bool
+	how    int  // it was arranged
+	timed  bool // for the contest of arrangements
 }
 
 // finish waits for a slot's run and gives its error.
@@ -120,6 +128,13 @@ func (e *Exec) finish(s *slot) error {
 		if err := e.link.Err(); err != nil {
 			return err
 		}
+	}
+	if s.timed && !e.contest.over() {
+		ms, err := e.card.EventElapsed(s.begun, s.ended)
+		if err != nil {
+			return err
+		}
+		e.contest.note(s.how, float64(ms))
 	}
 	return e.plan.verify(e.control(s.image))
 }
@@ -159,11 +174,11 @@ func (e *Exec) join() error {
 }
 
 // put gives the stream a part's work.
-func (e *Exec) put(p *part, stream cuda.Stream) error {
+func (e *Exec) put(p *part, how int, stream cuda.Stream) error {
 	if len(p.work) == 0 {
 		return nil
 	}
-	if g := p.graphs[e.image]; g != 0 && stream == e.shared {
+	if g := p.arranged[how].graphs[e.image]; g != 0 && stream == e.shared {
 		return e.card.GraphLaunch(g, stream)
 	}
 	for _, w := range p.work {
@@ -178,27 +193,28 @@ func (e *Exec) put(p *part, stream cuda.Stream) error {
 	return nil
 }
 
-// capture makes a graph of every part, with the current image of the control block, once.
-func (e *Exec) capture() error {
-	if e.captures[e.image] {
+// capture makes a graph of every part in an arrangement, with the current image of the control block, once.
+func (e *Exec) capture(how int) error {
+	if e.captures[how][e.image] {
 		return nil
 	}
 	for i := range e.parts {
-		if p := &e.parts[i]; len(p.work) > 0 && p.graphs[e.image] == 0 {
-			if err := e.captured(p); err != nil {
+		p := &e.parts[i]
+		if a := &p.arranged[how]; len(p.work) > 0 && a.graphs[e.image] == 0 {
+			if err := e.captured(p, a); err != nil {
 				return fmt.Errorf("capture steps %d to %d: %w", e.first(i), p.step-1, err)
 			}
 		}
 	}
-	e.captures[e.image] = true
+	e.captures[how][e.image] = true
 	return nil
 }
 
-func (e *Exec) captured(p *part) error {
+func (e *Exec) captured(p *part, a *arrangement) error {
 	if err := e.card.BeginCapture(e.card.Stream); err != nil {
 		return err
 	}
-	failed := e.branch(p)
+	failed := e.branch(p, a)
 	g, err := e.card.EndCapture(e.card.Stream)
 	if failed != nil || err != nil {
 		if g != 0 {
@@ -210,7 +226,7 @@ func (e *Exec) captured(p *part) error {
 	if err := errors.Join(err, e.card.GraphDestroy(g)); err != nil {
 		return err
 	}
-	p.graphs[e.image] = made
+	a.graphs[e.image] = made
 	e.later(func() error { return e.card.GraphExecDestroy(made) })
 	return nil
 }

@@ -95,11 +95,11 @@ func (b *planner) tensor(p matrices, t tile) {
 	optional(p.masked, "const float *", "mask", p.mask)
 	optional(true, "float *", "out", p.at[2])
 	optional(p.summed, "float *", "sums", p.sums)
-	head := entry(params...)
+	head := waiting(params...)
 	if t.parts > 1 {
 		head = strings.Replace(head, "@(", fmt.Sprintf("__cluster_dims__(%d, 1, 1) @(", t.parts), 1)
 	}
-	text := fmt.Sprintf("%s {\n    extern __shared__ float4 shared[];\n    Tile<%s, %d, %d, %d, %d>::run({x, y, %s, %s, out, %s}, (float *)shared);\n}\n",
+	text := fmt.Sprintf("%s    extern __shared__ float4 shared[];\n    Tile<%s, %d, %d, %d, %d>::run({x, y, %s, %s, out, %s}, (float *)shared);\n}\n",
 		head, product, t.m, t.n, t.parts, depth, names["bias"], names["mask"], names["sums"])
 	b.add(launch{
 		kernel: b.kernel("tensor", text, "tensor"), args: args, shared: shared * wordBytes,

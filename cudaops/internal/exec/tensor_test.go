@@ -118,7 +118,7 @@ func (c productCase) draw(s *sketch) (p *ir.Program, in [4]*ir.Slot, out, sums *
 // waysOf are all that there are for the program's only product.
 func waysOf(p *ir.Program) []way {
 	b := &planner{plan: &plan{program: p}}
-	return b.ways(&p.Steps[0], clusters)
+	return b.ways(&p.Steps[0], hopper)
 }
 
 // Every way to make a product gives its numbers, and the same bits again. Operands are numbers of TF32, so that rounding them costs nothing.
@@ -288,7 +288,7 @@ func timed(b *testing.B, p *ir.Program, w way) (ms float64) {
 		for range b.N {
 			ms, err = choices.Measure(l.card.API, func(stream cuda.Stream) error {
 				l.stream = stream
-				return l.put(&l.parts[0], stream)
+				return l.put(&l.parts[0], inBranches, stream)
 			})
 			if err != nil {
 				return err

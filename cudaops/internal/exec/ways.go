@@ -12,8 +12,8 @@ type way struct {
 	plan func(b *planner, s *ir.Step) error
 }
 
-// clusters is the first major version of compute capability that has clusters of blocks.
-const clusters = 9
+// hopper is the first major version of compute capability that has clusters of blocks and launches kernels early.
+const hopper = 9
 
 // errNoWay is what plans give of a way that turns out not to be one for the product.
 var errNoWay = errors.New("no way for this product")
@@ -31,7 +31,7 @@ func (b *planner) ways(s *ir.Step, major int) []way {
 	if p.summed && p.float32s() && !p.biased && !p.relu && !p.masked {
 		list = append(list, whole("sums by the library", (*planner).byLibrary))
 	}
-	if !b.program.Target.TF32 || !p.float32s() || !p.fits() || major < clusters {
+	if !b.program.Target.TF32 || !p.float32s() || !p.fits() || major < hopper {
 		return list
 	}
 	for _, t := range tiles(p.batch, p.m, p.n, p.k) {

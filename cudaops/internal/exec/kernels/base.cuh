@@ -124,6 +124,30 @@ __device__ __forceinline__ float square(float x) { return x * x; }
 __device__ __forceinline__ float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
 __device__ __forceinline__ float softplus(float x) { return fmaxf(x, 0.f) + log1pf(expf(-fabsf(x))); }
 
+// Turn is when a kernel comes, which may have been launched before what is before it in the stream was done. It waits for that first, and then
+// lets the next kernel be launched; or, late, where it needs nothing of the kernels beside which it runs, it waits for them at its end, so that
+// whoever waits for it waits for them too.
+struct Turn {
+    const bool late;
+    __device__ __forceinline__ explicit Turn(bool late) : late(late) {
+#if __CUDA_ARCH__ >= 900
+        if (!late) await();
+        asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+    }
+#if __CUDA_ARCH__ >= 900
+    __device__ __forceinline__ ~Turn() {
+        if (late) await();
+    }
+    static __device__ __forceinline__ void await() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+#endif
+};
+
+// carry copies N words, of which either side may be the host's memory.
+template <u32 N> __device__ __forceinline__ void carry(const u32 *from, u32 *to) {
+    for (u32 i = threadIdx.x; i < N; i += 256) to[i] = *(const volatile u32 *)(from + i);
+}
+
 // fault notes an index out of range. The word of a step ends with the first such index and its value.
 __device__ __forceinline__ void fault(u64 *word, u32 at, int value) {
     atomicMin(word, (u64)at << 32 | (u32)value);

@@ -1,8 +1,10 @@
-extern "C" __global__ void __launch_bounds__(256) matMul0(const float *x, const float *y, const float *bias, float *out) {
+extern "C" __global__ void __launch_bounds__(256) matMul0(const float *x, const float *y, const float *bias, float *out, int late) {
+    const Turn turn(late);
     product<MatMul<1, 32, 10, 20, 20, 1, 0, 1, 20, 0, 10, 1, 0, true, false, float, float, float, float>, 1>({x, y, bias, out}, nullptr);
 }
 
-extern "C" __global__ void __launch_bounds__(256) crossEntropy1(const float *logits, const int *labels, const float *weights, float *out, u64 *word) {
+extern "C" __global__ void __launch_bounds__(256) crossEntropy1(const float *logits, const int *labels, const float *weights, float *out, u64 *word, int late) {
+    const Turn turn(late);
     crossEntropy<32, 10, 16, false>(logits, labels, weights, out, word, -100, 0x1p+00f, 0x0p+00f);
 }
 
@@ -18,16 +20,19 @@ struct sum2Loop {
         return w;
     }
 };
-extern "C" __global__ void __launch_bounds__(256) sum2(const float *a0, float *out) {
+extern "C" __global__ void __launch_bounds__(256) sum2(const float *a0, float *out, int late) {
+    const Turn turn(late);
     const sum2Loop f = {a0};
     rows<Sum, 8, 4, u32, 1, 32, 1>(f, out);
 }
 
-extern "C" __global__ void __launch_bounds__(256) crossEntropyGrad3(const float *logits, const int *labels, const float *weights, const float *dloss, float *out, u64 *word) {
+extern "C" __global__ void __launch_bounds__(256) crossEntropyGrad3(const float *logits, const int *labels, const float *weights, const float *dloss, float *out, u64 *word, int late) {
+    const Turn turn(late);
     crossEntropyGrad<32, 10, 16, false>(logits, labels, weights, dloss, out, word, -100, 0x1p+00f, 0x0p+00f);
 }
 
-extern "C" __global__ void __launch_bounds__(256) matMul4(const float *x, const float *y, float *out) {
+extern "C" __global__ void __launch_bounds__(256) matMul4(const float *x, const float *y, float *out, int late) {
+    const Turn turn(late);
     product<MatMul<1, 10, 20, 32, 1, 10, 0, 20, 1, 0, 20, 1, 0, false, false, float, float, float, float>, 1>({x, y, nullptr, out}, nullptr);
 }
 
@@ -42,12 +47,14 @@ struct sum5Loop {
         return w;
     }
 };
-extern "C" __global__ void __launch_bounds__(256) sum5(const float *a0, float *out) {
+extern "C" __global__ void __launch_bounds__(256) sum5(const float *a0, float *out, int late) {
+    const Turn turn(late);
     const sum5Loop f = {a0};
     columns<Sum, 16, 1, u32, 10, 32, 1>(f, out);
 }
 
-extern "C" __global__ void __launch_bounds__(256) fused6(const float *a0, const float *a1, float *o0) {
+extern "C" __global__ void __launch_bounds__(256) fused6(const float *a0, const float *a1, float *o0, int late) {
+    const Turn turn(late);
     for (u32 i = ((u32)blockIdx.x * 256 + threadIdx.x) * 4; i < 200; i += (u32)gridDim.x * 1024) {
         const Vec<4> r0 = loadv<4>(a0 + (i));
         const Vec<4> r3 = loadv<4>(a1 + (i));
@@ -62,7 +69,6 @@ extern "C" __global__ void __launch_bounds__(256) fused6(const float *a0, const 
     }
 }
 
-// step 0: exec.upload
 // step 0: matMul0 on 1x1 input+0 params+0 params+256 work+0
 // step 1: crossEntropy1 on 2x1 work+0 input+640 consts+0 work+320 control+4
 // step 2: sum2 on 1x1 work+320 output+0
@@ -71,5 +77,4 @@ extern "C" __global__ void __launch_bounds__(256) fused6(const float *a0, const 
 // step 4: sum5 on 1x1 work+320 grads+256
 // collective, step 5
 // step 6: fused6 on 1x1 grads+0 params+0 params+0
-// step 6: exec.download
 // end

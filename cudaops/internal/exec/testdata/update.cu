@@ -1,4 +1,5 @@
-extern "C" __global__ void __launch_bounds__(256) fused0(const float *a0, const float *a1, const float *a2, const float *a3, float *o0, float *o1) {
+extern "C" __global__ void __launch_bounds__(256) fused0(const float *a0, const float *a1, const float *a2, const float *a3, float *o0, float *o1, int late) {
+    const Turn turn(late);
     const float r7 = (float)*a2;
     const float r9 = powf(r7, 0x1.8p+01f);
     for (u32 i = ((u32)blockIdx.x * 256 + threadIdx.x) * 4; i < 1000; i += (u32)gridDim.x * 1024) {
@@ -39,7 +40,8 @@ extern "C" __global__ void __launch_bounds__(256) fused0(const float *a0, const 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) fused1(const float *__restrict__ a0, const float *__restrict__ a1, const Runtime *rt, float *__restrict__ o0) {
+extern "C" __global__ void __launch_bounds__(256) fused1(const float *a0, const float *a1, const Runtime *rt, float *__restrict__ o0, int late) {
+    const Turn turn(late);
     for (u32 i = ((u32)blockIdx.x * 256 + threadIdx.x) * 4; i < 96; i += (u32)gridDim.x * 1024) {
         const Vec<4> r0 = uniform<4, 1>(rt, 7ull, 12ull, i);
         const Vec<4> r3 = loadv<4>(a0 + (i));
@@ -56,7 +58,12 @@ extern "C" __global__ void __launch_bounds__(256) fused1(const float *__restrict
     }
 }
 
-// step 0: exec.upload
+extern "C" __global__ void __launch_bounds__(256) carry2(const u32 *from, u32 *to, int late) {
+    const Turn turn(late);
+    carry<4>(from, to);
+}
+
+// step 0: carry2 on 1x1 pinned+0 control+0
 // step 0: fused0 on 1x1 state+0 grads+0 hyper+0 params+0 state+0 params+0
 // step 1: fused1 on 1x1 input+0 input+128 control+0 output+0
 // end

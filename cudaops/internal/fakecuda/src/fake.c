@@ -440,14 +440,25 @@ int cuModuleGetFunction(struct function **f, struct module *m, const char *name)
 	return (*f)->bind ? ok : notFound;
 }
 int cuFuncSetAttribute(void *f, int attribute, int value) { WORK("%d %d", attribute, value); return ok; }
-int cuLaunchKernel(struct function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, struct stream *s, void **params, void **extra) {
-	WORK("%u,%u,%u %u,%u,%u", gx, gy, gz, bx, by, bz);
+static int launchKernel(struct function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, struct stream *s, void **params) {
 	if (!f->bind) return ok;
 	if (!gx || !gy || !gz || gy > 65535 || gz > 65535 || !bx || bx > 1024 || by != 1 || bz != 1 || shared) return invalidValue;
 	struct launch *l = malloc(sizeof *l);
 	*l = (struct launch){gx, gy, gz, bx, f->call, f->drop, f->bind(params)};
 	add(s, (struct op){.kind = launchOp, .launch = l});
 	return ok;
+}
+int cuLaunchKernel(struct function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, struct stream *s, void **params, void **extra) {
+	WORK("%u,%u,%u %u,%u,%u", gx, gy, gz, bx, by, bz);
+	return launchKernel(f, gx, gy, gz, bx, by, bz, shared, s, params);
+}
+struct attribute { u64 id, value[8]; };
+struct config { unsigned grid[3], block[3], shared; struct stream *stream; struct attribute *attributes; unsigned n; };
+// cuLaunchKernelEx launches after what is before, whatever its attribute allows.
+int cuLaunchKernelEx(struct config *c, struct function *f, void **params, void **extra) {
+	unsigned *g = c->grid, *b = c->block;
+	WORK("%u,%u,%u %u,%u,%u, attribute %d %d", g[0], g[1], g[2], b[0], b[1], b[2], (int)c->attributes->id, (int)c->attributes->value[0]);
+	return c->n != 1 ? invalidValue : launchKernel(f, g[0], g[1], g[2], b[0], b[1], b[2], c->shared, c->stream, params);
 }
 
 int cuStreamBeginCapture_v2(struct stream *s, int mode) {
