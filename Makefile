@@ -19,7 +19,7 @@ FUZZTIME ?= 10000x
 STAGES := build vet generated lint fuzz mnist unit noasm race
 
 # Packages whose tests mean something on a machine with cards.
-GPU_PACKAGES := ./cudaops ./cudaops/internal/cublas ./cudaops/internal/cudnn ./cudaops/internal/exec ./dp ./dp/comm ./internal/host ./internal/host/kernel ./nn
+GPU_PACKAGES := ./cudaops ./cudaops/internal/cublas ./cudaops/internal/cudnn ./cudaops/internal/exec ./dp ./dp/comm ./internal/host ./internal/host/kernel ./nn ./tensorboard
 
 # about prints what a target does: the text after ## on its line below.
 about = sed -n "s/^$(1):.*\#\# *//p" Makefile
@@ -108,7 +108,7 @@ gpu: ## put stripped test and benchmark binaries for a machine with cards, but n
 	CGO_ENABLED=0 go test -c -trimpath -ldflags '-s -w' -o build/gpu/ $(GPU_PACKAGES)
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o build/gpu/ ./benchmarks ./examples/mnist ./launcher/tandem
 	@cp internal/tools/gpurun build/gpu/run
-	@cp -r nn/testdata build/gpu/
+	@cp -r nn/testdata build/gpu/ && cp -r tensorboard/testdata build/gpu/
 	tar -czf build/gpu.tar.gz -C build gpu
 	@ls -lh build/gpu.tar.gz
 

@@ -48,7 +48,8 @@
 // # Concurrency
 //
 // Each rank has a goroutine of its own, which owns the rank's device. The methods of a DataParallel may be called from any
-// goroutine, one call at a time: a second one waits.
+// goroutine, one call at a time: a second one waits. Only [DataParallel.Progress], for those who watch, waits for nothing; package metrics
+// shows it to Prometheus.
 //
 // # Errors
 //
