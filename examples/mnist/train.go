@@ -81,11 +81,14 @@ func train(ctx context.Context, o *options, c *console) (err error) {
 	defer func() { err = errors.Join(err, stop()) }()
 
 	err = s.run(ctx)
-	var stopped *dp.StoppedError // by a signal to another process of the job
-	interrupted := ctx.Err() != nil && errors.Is(err, ctx.Err()) || errors.As(err, &stopped)
+	var stopped *dp.StoppedError // by a signal to another process of the job; ErrEnd if rank 0 had it between steps
+	interrupted := ctx.Err() != nil && errors.Is(err, ctx.Err()) || errors.As(err, &stopped) || errors.Is(err, dp.ErrEnd)
 	if interrupted {
 		s.console.notef("mnist: stopping after %d steps: testing what was reached (Ctrl-C once more ends at once)", s.reached.steps)
 		err = s.conclude(context.WithoutCancel(ctx))
+		if errors.As(err, &stopped) { // another process heard of it in a step, when this one had gone on to test: now it does, too
+			err = s.conclude(context.WithoutCancel(ctx))
+		}
 	}
 	if err != nil {
 		return err
