@@ -128,6 +128,10 @@ func (l *Library) target(arch string) (name string, virtual bool, err error) {
 	}
 	switch best {
 	case want:
+		const special = 90 // the first that has instructions which later ones do not: they take a name of its own
+		if want >= special {
+			arch += "a"
+		}
 		return arch, false, nil
 	case 0:
 		return "", false, fmt.Errorf("nvrtc: version %d.%d compiles for sm_%d and newer, not for %s: an older CUDA would", l.Major, l.Minor, l.archs[0], arch)

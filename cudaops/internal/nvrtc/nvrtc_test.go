@@ -145,7 +145,7 @@ func TestTarget(t *testing.T) {
 	for _, c := range []struct {
 		arch, want string
 		virtual    bool
-	}{{"sm_90", "sm_90", false}, {"sm_89", "compute_86", true}, {"sm_120", "compute_90", true}, {"sm_75", "sm_75", false}} {
+	}{{"sm_90", "sm_90a", false}, {"sm_89", "compute_86", true}, {"sm_120", "compute_90", true}, {"sm_75", "sm_75", false}} {
 		got, virtual, err := l.target(c.arch)
 		if err != nil || got != c.want || virtual != c.virtual {
 			t.Errorf("%s: got %s, %v, %v", c.arch, got, virtual, err)
