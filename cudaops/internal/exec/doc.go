@@ -10,7 +10,8 @@
 //	fused.go, reduce.go, rows.go, move.go, pool.go, product.go
 //	            choose, for each kind of step, a function of kernels/*.cuh and its template arguments
 //	ways.go     lists how a product can be carried out: by the library, with its operands copied or not, or by tiles of our own (tensor.go)
-//	filters.go  lists the same for convolutions, and has kernels of our own for two that libraries are slow at
+//	filters.go  lists the same for convolutions, and has kernels of our own for images of one channel and for gradients by filters
+//	halo.go     has one for convolutions with few filters, and for gradients by what they read
 //	trial.go    tries them on the card, the first time, and remembers the fastest
 //	module.go   collects the kernels, each once, into one source, which package nvrtc compiles, or has compiled before
 //	exec.go     takes the executable's own memory and binds the plan to addresses

@@ -21,8 +21,14 @@ func (b *planner) convWays(s *ir.Step, major int) []way {
 	if c.single() {
 		list = append(list, wholeConv("single channel", (*planner).single))
 	}
+	if t, ok := c.haloTile(); ok && major == hopper {
+		list = append(list, wholeConv(t.String(), func(b *planner, c convolution) error { return b.halo(c, t) }))
+	}
 	if t, ok := c.filterTile(); ok && major >= tensorCores && !c.masked && !c.summed {
 		list = append(list, wholeConv(t.String(), func(b *planner, c convolution) error { return b.filterGradient(c, t) }))
+		if major == hopper && t.turns(c.window.Kernel) {
+			list = append(list, wholeConv(t.String()+", turned", func(b *planner, c convolution) error { return b.turnedGradient(c, t) }))
+		}
 	}
 	return list
 }
@@ -154,6 +160,27 @@ func (b *planner) filterGradient(c convolution, t filterTile) error {
 	b.add(launch{
 		kernel: b.kernel("convGradW", text, "filters"), args: []place{c.x, c.y, parts}, shared: shared * wordBytes,
 		blocks: t.parts, planes: c.ys[1] / out * c.xs[1] / 32,
+	})
+	b.addParts(parts, t.parts, n, c.w, 0, place{})
+	return nil
+}
+
+// turns reports whether the kernel of turned.cuh takes a gradient that is cut like that: its groups have the sums of all taps in registers.
+func (t filterTile) turns(kernel [2]int) bool { return t.rows16 == 4 && kernel[0]*kernel[1] <= 9 }
+
+// turnedGradient plans a gradient by filters on the tensor cores of Hopper.
+func (b *planner) turnedGradient(c convolution, t filterTile) error {
+	const depth = 3 // pairs of rows under way, and the one in work
+	w := c.window
+	pairs := depth * 2 * ((t.segment+w.Kernel[1]-1)*32 + t.segment*(64+8))
+	shared := max(pairs+(w.Kernel[0]/2+2)*2*w.Kernel[1]*t.segment*(32+lanes), w.Kernel[0]*w.Kernel[1]*16*threads/2)
+	text := fmt.Sprintf("%s {\n    extern __shared__ float4 shared[];\n    TurnedGradient<%s, %d, %d, %d, %d>::run(x, dy, parts, (float *)shared);\n}\n",
+		entry("const float *x", "const float *dy", "float *parts"), c.geometry(), t.segment, t.rows, t.parts, depth)
+	n := c.ws[0] * c.ws[1] * c.ws[2] * c.ws[3]
+	parts := b.temporary(t.parts * n)
+	b.add(launch{
+		kernel: b.kernel("convGradW", text, "turned"), args: []place{c.x, c.y, parts}, shared: shared * wordBytes,
+		blocks: t.parts, planes: c.ys[1] / 64 * c.xs[1] / 32,
 	})
 	b.addParts(parts, t.parts, n, c.w, 0, place{})
 	return nil

@@ -13,10 +13,10 @@ import (
 var files embed.FS
 
 // preludes are the files of kernels, each after those that it builds on.
-var preludes = []string{"base", "random", "reduce", "rows", "move", "pool", "product", "places", "tensor", "filters", "single"}
+var preludes = []string{"base", "random", "reduce", "rows", "move", "pool", "product", "places", "tensor", "groups", "halo", "filters", "turned", "single"}
 
 // buildsOn are the files that a file needs besides base.
-var buildsOn = map[string][]string{"rows": {"reduce"}, "places": {"pool"}, "filters": {"product", "tensor"}, "single": {"product"}}
+var buildsOn = map[string][]string{"rows": {"reduce"}, "places": {"pool"}, "filters": {"product", "tensor"}, "halo": {"product", "tensor", "groups"}, "turned": {"product", "tensor", "groups", "filters"}, "single": {"product"}}
 
 // module collects the kernels of a program into one source. Equal kernels are one, so that equal programs give equal sources.
 type module struct {
