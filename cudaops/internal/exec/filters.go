@@ -21,12 +21,12 @@ func (b *planner) convWays(s *ir.Step, major int) []way {
 	if c.single() {
 		list = append(list, wholeConv("single channel", (*planner).single))
 	}
-	if t, ok := c.haloTile(); ok && major == hopper {
+	if t, ok := c.haloTile(); ok && major == wgmma {
 		list = append(list, wholeConv(t.String(), func(b *planner, c convolution) error { return b.halo(c, t) }))
 	}
 	if t, ok := c.filterTile(); ok && major >= tensorCores && !c.masked && !c.summed {
 		list = append(list, wholeConv(t.String(), func(b *planner, c convolution) error { return b.filterGradient(c, t) }))
-		if major == hopper && t.turns(c.window.Kernel) {
+		if major == wgmma && t.turns(c.window.Kernel) {
 			list = append(list, wholeConv(t.String()+", turned", func(b *planner, c convolution) error { return b.turnedGradient(c, t) }))
 		}
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/tandem-train/tandem/internal/ir"
 )
 
-// hopper is the one major version of compute capability that has wgmma.
-const hopper = 9
+// wgmma is the one major version of compute capability that has these instructions.
+const wgmma = 9
 
 // haloTile is how a convolution, or its gradient by x, is cut for the tensor cores of Hopper; see Halo in halo.cuh.
 type haloTile struct {
