@@ -26,6 +26,9 @@ type rank struct {
 	link  ir.Link
 }
 
+// most is the size of a collective that NCCL is thought to be best for.
+const most = 1 << 30
+
 // onRanks makes a rank a card, links them, and runs f for each in a goroutine of its own. It returns the ranks' errors.
 func onRanks(t *testing.T, cards []int, f func(r *rank) error) []error {
 	t.Helper()
@@ -47,7 +50,7 @@ func onRanks(t *testing.T, cards []int, f func(r *rank) error) []error {
 					return err
 				}
 				r := &rank{dev: dev, peers: peers, group: group[i]}
-				if r.link, err = dev.(ir.Joiner).Join(context.Background(), peers); err != nil {
+				if r.link, err = dev.(ir.Joiner).Join(context.Background(), peers, most); err != nil {
 					return errors.Join(err, dev.Close())
 				}
 				return errors.Join(f(r), r.link.Close(), dev.Close())
@@ -95,11 +98,25 @@ func (r *rank) exchange(p *ir.Program, x []float32) (err error) {
 	return m.Read(0, ir.Bytes(x))
 }
 
-// TestLinkCollectives: every kind of collective, one by one and joined, with shares of the same size and of different ones.
-func TestLinkCollectives(t *testing.T) {
-	if !fakecuda.In(t, fakecuda.Config{Cards: []int64{1024, 1024, 1024}, NCCL: true, Env: map[string]string{"TANDEM_CUDA_GRAPH": "off"}}) {
-		return
+// eachWay runs a test of so many cards that are linked in one way, and in the other.
+func eachWay(t *testing.T, cards int, f func(t *testing.T)) {
+	for name, c := range map[string]fakecuda.Config{
+		"nccl":   {NCCL: true, Env: map[string]string{cudaops.LinkVariable: "nccl", exec.GraphVariable: "off"}},
+		"direct": {Kernels: true, Env: map[string]string{cudaops.LinkVariable: "direct"}},
+	} {
+		c.Cards = slices.Repeat([]int64{1024}, cards)
+		t.Run(name, func(t *testing.T) {
+			if fakecuda.In(t, c) {
+				f(t)
+			}
+		})
 	}
+}
+
+// TestLinkCollectives: every kind of collective, one by one and joined, with shares of the same size and of different ones.
+func TestLinkCollectives(t *testing.T) { eachWay(t, 3, linkCollectives) }
+
+func linkCollectives(t *testing.T) {
 	const world = 3
 	list := []ir.Collective{
 		{Kind: ir.AllReduce}, {Kind: ir.ReduceTo, Root: 1}, {Kind: ir.BroadcastFrom, Root: 2}, {Kind: ir.ReduceScatter}, {Kind: ir.AllGather}, {Kind: ir.AllReduce, ActiveOnly: true},
@@ -179,11 +196,47 @@ func TestUnlinked(t *testing.T) {
 	}
 }
 
-// TestLinkBreaks: a rank that is gone after the ranks have met, and before its card has done its part, does not leave the others waiting.
-func TestLinkBreaks(t *testing.T) {
-	if !fakecuda.In(t, fakecuda.Config{Cards: []int64{1024, 1024}, NCCL: true, Env: map[string]string{"TANDEM_CUDA_GRAPH": "off"}}) {
-		return
+// TestLinkNotes: three cards that are linked in one way only say what is missing of the other, in the same words on all ranks.
+func TestLinkNotes(t *testing.T) {
+	both := fakecuda.Config{Cards: []int64{1024, 1024, 1024}, Kernels: true, NCCL: true}
+	with := func(change func(*fakecuda.Config)) fakecuda.Config {
+		c := both
+		change(&c)
+		return c
 	}
+	for name, c := range map[string]struct {
+		fake fakecuda.Config
+		note string
+	}{
+		"both":    {both, ""},
+		"no NCCL": {with(func(c *fakecuda.Config) { c.NCCL = false }), "by NCCL: rank 0: NCCL (libnccl.so.2) is not found"},
+		"no access": {with(func(c *fakecuda.Config) {
+			c.Fail = []fakecuda.Failure{{Func: "cuCtxEnablePeerAccess", Code: 217, From: 1}}
+		}), "over the cards' memory: rank 0: its card does not reach"},
+		"no kernel":             {with(func(c *fakecuda.Config) { c.Fail = []fakecuda.Failure{{Func: "cuIpcGetMemHandle", Code: 801, From: 3}} }), "can't take part"},
+		"NCCL off by its bytes": {with(func(c *fakecuda.Config) { c.Env = map[string]string{"FAKE_NCCL_CORRUPT": "1"} }), "NCCL_P2P_DISABLE"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if !fakecuda.In(t, c.fake) {
+				return
+			}
+			notes := make([]string, 3)
+			for r, err := range onRanks(t, []int{0, 1, 2}, func(r *rank) error {
+				notes[r.peers.Rank()] = r.link.Note()
+				return nil
+			}) {
+				if err != nil || !strings.Contains(notes[r], c.note) || (notes[r] == "") != (c.note == "") {
+					t.Errorf("rank %d: %v, and the note is %q", r, err, notes[r])
+				}
+			}
+		})
+	}
+}
+
+// TestLinkBreaks: a rank that is gone after the ranks have met, and before its card has done its part, does not leave the others waiting.
+func TestLinkBreaks(t *testing.T) { eachWay(t, 2, linkBreaks) }
+
+func linkBreaks(t *testing.T) {
 	p := exchanger(t, 4, ir.Collective{})
 	gone := errors.New("the process is gone")
 	errs := onRanks(t, []int{0, 1}, func(r *rank) error {
@@ -204,10 +257,9 @@ func TestLinkBreaks(t *testing.T) {
 }
 
 // TestLinkOutlivesItsGroup: a rank that leaves when all have done their part disturbs nobody.
-func TestLinkOutlivesItsGroup(t *testing.T) {
-	if !fakecuda.In(t, fakecuda.Config{Cards: []int64{1024, 1024}, NCCL: true, Env: map[string]string{"TANDEM_CUDA_GRAPH": "off"}}) {
-		return
-	}
+func TestLinkOutlivesItsGroup(t *testing.T) { eachWay(t, 2, linkOutlivesItsGroup) }
+
+func linkOutlivesItsGroup(t *testing.T) {
 	p := exchanger(t, 2, ir.Collective{})
 	for r, err := range onRanks(t, []int{0, 1}, func(r *rank) error {
 		x := []float32{1, 2}

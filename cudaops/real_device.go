@@ -16,6 +16,7 @@ type realDevice struct {
 	cuda *cuda.Card
 	work *workMemory
 	link *link        // to the other ranks' cards, or nil
+	left leftovers    // of links before
 	kept func() error // lets go of the libraries; nil before Weigh
 }
 

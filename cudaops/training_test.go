@@ -9,17 +9,28 @@ import (
 
 	"gorgonia.org/tensor"
 
+	"github.com/tandem-train/tandem/cudaops"
 	"github.com/tandem-train/tandem/cudaops/internal/fakecuda"
 	"github.com/tandem-train/tandem/dp"
 	"github.com/tandem-train/tandem/nn"
 )
 
-// TestTrainOnLinkedCards: cards that exchange by NCCL, of which one has no samples, come to what one card comes to, with every strategy, with
-// gradients summed at once or in buckets.
+// TestTrainOnLinkedCards: cards that exchange by NCCL, or by kernels of our own, of which one has no samples, come to what one card comes to,
+// with every strategy, with gradients summed at once or in buckets.
 func TestTrainOnLinkedCards(t *testing.T) {
-	if !fakecuda.In(t, fakecuda.Config{Cards: []int64{1024, 1024, 1024}, NCCL: true, Kernels: true, Env: map[string]string{"TANDEM_CUDA_GRAPH": "off"}}) {
-		return
+	for name, env := range map[string]map[string]string{
+		"nccl":   {cudaops.LinkVariable: "nccl", "TANDEM_CUDA_GRAPH": "off"},
+		"direct": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			if fakecuda.In(t, fakecuda.Config{Cards: []int64{1024, 1024, 1024}, NCCL: true, Kernels: true, Env: env}) {
+				trainOnLinkedCards(t)
+			}
+		})
 	}
+}
+
+func trainOnLinkedCards(t *testing.T) {
 	const n = 4 // two for each of two cards
 	want := trained(t, n, dp.DeviceIDs(0))
 	for _, s := range []dp.Strategy{dp.Gather, dp.AllReduce, dp.Sharded} {

@@ -39,7 +39,7 @@ type DataParallel struct {
 	meter      meter
 	warned     bool
 	warnedNorm bool
-	unlinked   sync.Once // told why cards are not linked
+	linkTold   sync.Once // how cards are linked, where there are better ways
 	torn       error     // a *TornError, or nil
 	closed     bool
 }

@@ -58,7 +58,7 @@ func (j linkJob) run(ctx context.Context, r *rank) error {
 	if err != nil {
 		return err
 	}
-	link, err := dev.Join(ctx, peers)
+	link, err := dev.Join(ctx, peers, j.t.largest(r))
 	var unlinked *ir.UnlinkedError
 	if errors.As(err, &unlinked) {
 		j.t.tellUnlinked(r, unlinked)
@@ -68,7 +68,16 @@ func (j linkJob) run(ctx context.Context, r *rank) error {
 		return err
 	}
 	r.link = link
+	if note := link.Note(); note != "" && r.index == 0 {
+		j.t.tell(note)
+	}
 	return nil
+}
+
+// largest is the bytes of the largest collective among all ranks.
+func (t *DataParallel) largest(r *rank) int64 {
+	size := t.sizes(r.index)
+	return 4 * int64(max(size[ir.Params], size[ir.Grads], size[ir.Buffers]))
 }
 
 // tellUnlinked says once why cards are not linked: on rank 0, and on the rank whose fault it is, which knows more.
@@ -76,8 +85,11 @@ func (t *DataParallel) tellUnlinked(r *rank, why *ir.UnlinkedError) {
 	if r.index != 0 && (r.index != why.Rank || t.Rank() == 0) {
 		return
 	}
-	t.unlinked.Do(func() { t.cfg.logger.Warn(why.Error()) })
+	t.tell(why.Error())
 }
+
+// tell warns of how cards are linked, once.
+func (t *DataParallel) tell(what string) { t.linkTold.Do(func() { t.cfg.logger.Warn(what) }) }
 
 // unlink ends the ranks' links, with the programs that use them.
 func (t *DataParallel) unlink() error {

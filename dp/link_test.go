@@ -29,7 +29,7 @@ type linkage struct {
 	joined, ended atomic.Int32
 }
 
-func (d joins) Join(ctx context.Context, peers ir.Peers) (ir.Link, error) {
+func (d joins) Join(ctx context.Context, peers ir.Peers, _ int64) (ir.Link, error) {
 	if err := peers.Collective(ctx, ir.Collective{}, nil); err != nil { // as devices do, to compare notes
 		return nil, err
 	}
@@ -46,6 +46,8 @@ func (l *linkage) Err() error {
 	}
 	return nil
 }
+
+func (l *linkage) Note() string { return "" }
 
 func (l *linkage) Close() error {
 	l.ended.Add(1)

@@ -123,7 +123,7 @@ func AutoMicroBatch() Option { return func(c *config) { c.auto = true } }
 // the bit. [DataParallel.Plan] says what comes of it; without Recompute it says what the activations take by themselves.
 func Recompute(budget int64) Option { return func(c *config) { c.budget = &budget } }
 
-// BucketBytes lets cards that are linked by NCCL sum gradients in buckets of about n bytes (DistributedDataParallel's bucket_cap_mb), each as soon
+// BucketBytes lets cards that are linked sum gradients in buckets of about n bytes (DistributedDataParallel's bucket_cap_mb), each as soon
 // as backward has finished it, so that the sums of large models go on beside backward. A bucket costs a launch: on two H200s NCCL takes 6 µs
 // for what is small, 13 µs for 1 MiB, 32 µs for 4 MiB, 0.9 ms for 256 MiB. The default, 0, is to sum all at once.
 func BucketBytes(n int) Option { return func(c *config) { c.bucket = n } }

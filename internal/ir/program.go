@@ -270,14 +270,16 @@ type Joiner interface {
 	Device
 	// Join links the device with those of all other ranks of a group, each of which calls it. Programs that are loaded from then on, as
 	// long as the link lasts, do their collectives among all ranks by it; their runs still need a Comm, to meet before that and for the
-	// rest. Where devices can't be linked the error is a [*UnlinkedError], on all ranks.
-	Join(ctx context.Context, peers Peers) (Link, error)
+	// rest. most is about how many bytes the largest of these collectives will have, the same on all ranks. Where devices can't be linked the error is a [*UnlinkedError], on all ranks.
+	Join(ctx context.Context, peers Peers, most int64) (Link, error)
 }
 
 // Link is what Join gives.
 type Link interface {
 	// Err is why work of programs was cut off in the middle of a collective, or nil. Then what they have written has no meaning.
 	Err() error
+	// Note says what is missing that would make exchanges faster, if something is.
+	Note() string
 	// Close ends the link, after the executables that use it. It is called on every rank at about the same time.
 	Close() error
 }

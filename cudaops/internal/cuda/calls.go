@@ -135,6 +135,26 @@ func (p Pinned) Bytes() []byte {
 // Ptr is the memory as kernels know it, on all cards: addresses are one for host and cards.
 func (p Pinned) Ptr() Ptr { return Ptr(p.addr) }
 
+// IPCGetMemHandle is how other processes open memory that [API.MemAlloc] gave.
+func (a *API) IPCGetMemHandle(p Ptr) (IPCHandle, error) {
+	var h ipcHandle
+	err := a.check("cuIpcGetMemHandle", a.ipcGet(&h, p))
+	return h.bytes, err
+}
+
+// IPCOpenMemHandle makes memory of another process, on any card, reachable from the current context, as long as that process has it.
+func (a *API) IPCOpenMemHandle(h IPCHandle) (Ptr, error) {
+	const lazyEnablePeerAccess = 1
+	var p Ptr
+	err := a.check("cuIpcOpenMemHandle_v2", a.ipcOpen(&p, ipcHandle{h}, lazyEnablePeerAccess))
+	return p, err
+}
+
+// IPCCloseMemHandle ends that.
+func (a *API) IPCCloseMemHandle(p Ptr) error {
+	return a.check("cuIpcCloseMemHandle", a.ipcClose(p))
+}
+
 // MemcpyHtoD copies n bytes of pinned memory, from off, to the card, in the order of the stream. The memory must stay as it is until then.
 func (a *API) MemcpyHtoD(dst Ptr, src Pinned, off, n int, s Stream) error {
 	return a.check("cuMemcpyHtoDAsync_v2", a.memcpyHtoD.Do(uintptr(dst), src.addr+uintptr(off), uintptr(n), uintptr(s)))

@@ -36,6 +36,8 @@ type (
 	GraphExec uintptr
 	// Ptr is an address in a card's memory.
 	Ptr uint64
+	// IPCHandle is how another process opens memory of a card.
+	IPCHandle [64]byte
 )
 
 // Error is a failed call.
@@ -57,8 +59,10 @@ const (
 	NoDevice      = 100
 	InvalidDevice = 101
 	NotReady      = 600
-	uuidBytes     = 16
-	nameBytes     = 256
+	// PeerAccessAlreadyEnabled is what enabling it again gives.
+	PeerAccessAlreadyEnabled = 704
+	uuidBytes                = 16
+	nameBytes                = 256
 )
 
 // Attributes of a device.
@@ -81,6 +85,9 @@ const (
 	// FuncSharedMemoryShare is how much of the memory that is shared memory and cache a kernel had better have as shared memory, in percent.
 	FuncSharedMemoryShare = 9
 )
+
+// ipcHandle is an IPCHandle as C passes it by value.
+type ipcHandle struct{ bytes IPCHandle }
 
 // API is the driver. Its functions are safe for concurrent use, as the driver's are.
 type API struct {
@@ -112,6 +119,9 @@ type API struct {
 	memGetInfo    func(free, total *uint64) int32
 	memHostAlloc  func(p *uintptr, bytes uint64, flags uint32) int32
 	memFreeHost   func(p uintptr) int32
+	ipcGet        func(h *ipcHandle, p Ptr) int32
+	ipcOpen       func(p *Ptr, h ipcHandle, flags uint32) int32
+	ipcClose      func(p Ptr) int32
 	memsetD8      func(dst Ptr, value byte, n uint64, s Stream) int32
 	memsetD32     func(dst Ptr, value uint32, n uint64, s Stream) int32
 	streamCreate  func(s *Stream, flags uint32) int32
@@ -146,6 +156,7 @@ func (a *API) functions() map[string]any {
 		"cuCtxSetCurrent": &a.ctxSetCurrent, "cuCtxSynchronize": &a.ctxSynchronize, "cuCtxEnablePeerAccess": &a.ctxEnableAccess,
 		"cuMemAlloc_v2": &a.memAlloc, "cuMemFree_v2": &a.memFree, "cuMemGetInfo_v2": &a.memGetInfo,
 		"cuMemHostAlloc": &a.memHostAlloc, "cuMemFreeHost": &a.memFreeHost,
+		"cuIpcGetMemHandle": &a.ipcGet, "cuIpcOpenMemHandle_v2": &a.ipcOpen, "cuIpcCloseMemHandle": &a.ipcClose,
 		"cuMemcpyHtoDAsync_v2": &a.memcpyHtoD, "cuMemcpyDtoHAsync_v2": &a.memcpyDtoH, "cuMemcpyDtoDAsync_v2": &a.memcpyDtoD,
 		"cuMemsetD8Async": &a.memsetD8, "cuMemsetD32Async": &a.memsetD32,
 		"cuStreamCreate": &a.streamCreate, "cuStreamDestroy_v2": &a.streamDestroy, "cuStreamSynchronize": &a.streamSync, "cuStreamWaitEvent": &a.streamWait,

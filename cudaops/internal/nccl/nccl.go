@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tandem-train/tandem/cudaops/internal/dl"
 )
@@ -132,8 +133,9 @@ func (l *Library) NewID() (ID, error) {
 
 // Comm is one rank's end of a group.
 type Comm struct {
-	lib    *Library
-	handle uintptr
+	lib     *Library
+	handle  uintptr
+	aborted atomic.Bool
 }
 
 // Init joins the group of an ID as one of so many ranks, on the card whose context is current. It waits for all of them.
@@ -152,8 +154,11 @@ func (c *Comm) Destroy() error {
 }
 
 // Abort makes what the group has put into streams end, without a result, and leaves the group in place of Destroy. It returns when graphs
-// that hold its work are gone.
+// that hold its work are gone. Only the first call does something.
 func (c *Comm) Abort() error {
+	if c.aborted.Swap(true) {
+		return nil
+	}
 	return c.lib.check("ncclCommAbort", c.lib.abort(c.handle), 0)
 }
 

@@ -1,11 +1,16 @@
 // Blocks of a kernel's threads, one block after the other. A thread is a fiber, which runs until it waits for others: at a barrier of its
-// block, or where a warp exchanges values. Warps move in step there: all lanes that still run must come by.
+// block, or where a warp exchanges values. Warps move in step there: all lanes that still run must come by. Where a thread sleeps, its whole
+// block may be waiting for another card's: then other threads of the process may go on.
+//
+// What is here belongs to a thread of the process, since such kernels run at the same time.
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
 struct dim3 { unsigned x, y, z; };
-struct dim3 fakeThread, fakeBlock, fakeGrid, fakeSize; // as kernel.h has them
+__thread struct dim3 fakeThread, fakeBlock, fakeGrid, fakeSize; // as kernel.h has them
+
+void letOthers(void); // fake.c
 
 enum { most = 1024, stack = 128 << 10, lanes = 32 };
 
@@ -17,13 +22,13 @@ __asm__(
 	"mov %rsp,(%rdi)\nmov %rsi,%rsp\n"
 	"pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n");
 
-static void *scheduler, *fibers[most];
-static char *stacks;
-static int ended[most], running, alive, arrived, passed;
-static unsigned shown[2][most]; // what lanes show each other, in turns
-static int turn[most];
-static void (*function)(void *);
-static void *parameter;
+static __thread void *scheduler, *fibers[most];
+static __thread char *stacks;
+static __thread int ended[most], running, alive, arrived, passed;
+static __thread unsigned shown[2][most]; // what lanes show each other, in turns
+static __thread int turn[most];
+static __thread void (*function)(void *);
+static __thread void *parameter;
 
 static void pause_(void) {
 	int me = running;
@@ -60,6 +65,12 @@ const unsigned *fakeExchange(unsigned word) {
 	shown[t][me] = word;
 	pause_(); // until the others have shown theirs
 	return &shown[t][me / lanes * lanes];
+}
+
+// fakeSleep is __nanosleep.
+void fakeSleep(void) {
+	letOthers();
+	pause_();
 }
 
 void runBlocks(unsigned x, unsigned y, unsigned z, unsigned threads, void (*call)(void *), void *arguments) {

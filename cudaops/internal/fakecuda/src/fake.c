@@ -19,6 +19,7 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -38,7 +39,7 @@ struct block { u64 at, size; int card; struct block *next; };
 struct op { int kind; u64 dst, src, n; unsigned value; struct event *event; struct launch *launch; struct graph *graph; struct op *next; };
 // set is the numbers of nodes of a graph.
 struct set { int n, *list; };
-struct stream { int card; struct op *first, **last; struct graph *into; struct set front; };
+struct stream { int card, busy; struct op *first, **last; struct graph *into; struct set front; };
 struct event { struct stream *in; unsigned recorded, reached; /* times */ struct graph *of; struct set front; };
 
 // launch is a kernel with its arguments and its grid.
@@ -58,14 +59,27 @@ static struct stream *streams[64];
 static int nstreams;
 static FILE *calls;
 static __thread struct card *current;
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+// lock lets threads in one after the other, as they have come.
+static struct { pthread_mutex_t mutex; pthread_cond_t changed; unsigned come, served; } queue = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER};
+static void lock(void) {
+	pthread_mutex_lock(&queue.mutex);
+	for (unsigned mine = queue.come++; queue.served != mine;) pthread_cond_wait(&queue.changed, &queue.mutex);
+	pthread_mutex_unlock(&queue.mutex);
+}
+static void unlock(void) {
+	pthread_mutex_lock(&queue.mutex);
+	queue.served++;
+	pthread_cond_broadcast(&queue.changed);
+	pthread_mutex_unlock(&queue.mutex);
+}
 
 static void die(const char *what) {
 	fprintf(stderr, "fake CUDA: %s\n", what);
 	abort();
 }
 
-static void unlock(pthread_mutex_t **m) { pthread_mutex_unlock(*m); }
+static void leave(int *entered) { unlock(); }
 
 static const char *variable(const char *name, const char *otherwise) {
 	const char *v = getenv(name);
@@ -135,8 +149,8 @@ static int enter(const char *name, const char *format, ...) {
 
 // CALL begins every function: one at a time, written down, failing when told to.
 #define CALL(...) \
-	pthread_mutex_t *held __attribute__((cleanup(unlock))) = &mutex; \
-	pthread_mutex_lock(held); \
+	int entered __attribute__((cleanup(leave))) = 1; \
+	lock(); \
 	int fail = enter(__func__, __VA_ARGS__); \
 	if (fail) return fail
 // WORK is CALL for what needs a context.
@@ -228,11 +242,21 @@ static void perform(struct op *o) {
 	if (o->kind == graphOp) runGraph(o->graph);
 }
 
-// run does what is in the stream, until the event's last record if there is one.
+// letOthers lets other threads call the driver while a kernel of this one waits.
+void letOthers(void) {
+	unlock();
+	sched_yield();
+	lock();
+}
+
+// run does what is in the stream, until the event's last record if there is one. While a kernel waits, another thread may want the same.
 static void run(struct stream *s, struct event *until) {
+	while (s->busy) letOthers();
 	while (s->first && !(until && until->reached == until->recorded)) {
 		struct op *o = s->first;
+		s->busy = 1;
 		perform(o);
+		s->busy = 0;
 		if (o->kind == launchOp) releaseLaunch(o->launch);
 		if (o->kind == graphOp) releaseGraph(o->graph);
 		if (!(s->first = o->next)) s->last = &s->first;
@@ -344,6 +368,12 @@ int cuMemGetInfo_v2(u64 *free, u64 *total) { WORK("%d", (int)(current - cards));
 int cuMemHostAlloc(void **p, u64 n, unsigned flags) { WORK("%llu", n); *p = malloc(n); return ok; }
 int cuMemFreeHost(void *p) { WORK(""); free(p); return ok; }
 
+// Memory is opened by handles in the process that has it only.
+int cuIpcGetMemHandle(u64 *handle, u64 p) { WORK(""); memset(handle, 0, 64); *handle = p; return ok; }
+struct handle { u64 at, rest[7]; };
+int cuIpcOpenMemHandle_v2(u64 *p, struct handle h, unsigned flags) { WORK(""); blockOf(h.at, 1); *p = h.at; return ok; }
+int cuIpcCloseMemHandle(u64 p) { WORK(""); return ok; }
+
 int cuMemcpyHtoDAsync_v2(u64 dst, u64 src, u64 n, struct stream *s) { WORK("%llu", n); blockOf(dst, n); add(s, (struct op){copyOp, dst, src, n}); return ok; }
 int cuMemcpyDtoHAsync_v2(u64 dst, u64 src, u64 n, struct stream *s) { WORK("%llu", n); blockOf(src, n); add(s, (struct op){copyOp, dst, src, n}); return ok; }
 int cuMemcpyDtoDAsync_v2(u64 dst, u64 src, u64 n, struct stream *s) { WORK("%llu", n); blockOf(dst, n); blockOf(src, n); add(s, (struct op){copyOp, dst, src, n}); return ok; }
@@ -399,7 +429,7 @@ int cuEventRecord(struct event *e, struct stream *s) {
 	return ok;
 }
 int cuEventSynchronize(struct event *e) { WORK(""); if (e->of) return capturedEvent; if (e->in) run(e->in, e); return ok; }
-int cuEventQuery(struct event *e) { WORK(""); if (e->of) return capturedEvent; if (e->reached == e->recorded) return ok; run(e->in, e); return notReady; }
+int cuEventQuery(struct event *e) { WORK(""); if (e->of) return capturedEvent; if (e->reached == e->recorded) return ok; if (!e->in->busy) run(e->in, e); return notReady; }
 int cuEventElapsedTime(float *ms, struct event *a, struct event *b) { WORK(""); *ms = 1; return ok; }
 
 

@@ -13,8 +13,9 @@
 
 struct dim3 { unsigned x, y, z; };
 extern "C" {
-extern dim3 fakeThread, fakeBlock, fakeGrid, fakeSize;
+extern __thread dim3 fakeThread, fakeBlock, fakeGrid, fakeSize;
 void fakeBarrier();
+void fakeSleep();
 const unsigned *fakeExchange(unsigned word);
 }
 #define threadIdx fakeThread
@@ -50,6 +51,7 @@ static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uin
 template <class T> static inline T __ldg(const T *p) { return *p; }
 
 static inline void __syncthreads() { fakeBarrier(); }
+static inline void __nanosleep(unsigned) { fakeSleep(); }
 static inline int fakeLane() { return fakeThread.x % 32; }
 template <class T> static inline T fakeShuffle(T v, int lane) { return bits<T>(fakeExchange(bits<unsigned>(v))[lane & 31]); }
 template <class T> static inline T __shfl_sync(unsigned, T v, int lane) { return fakeShuffle(v, lane); }

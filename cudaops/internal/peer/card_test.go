@@ -1,0 +1,126 @@
+package peer_test
+
+import (
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/tandem-train/tandem/cudaops/internal/cuda"
+	"github.com/tandem-train/tandem/cudaops/internal/nccl"
+	"github.com/tandem-train/tandem/internal/ir"
+)
+
+// machine is all cards of the machine, of which there must be two.
+func machine(t *testing.T) (api *cuda.API, world int) {
+	t.Helper()
+	api, err := cuda.Load()
+	if err != nil {
+		t.Skipf("no card: %v", err)
+	}
+	if world, err = api.DeviceCount(); err != nil {
+		t.Fatal(err)
+	}
+	if world < 2 {
+		t.Skip("this machine has one card")
+	}
+	return api, world
+}
+
+// TestCardCollectives is TestCollectives on all cards of the machine.
+func TestCardCollectives(t *testing.T) {
+	api, world := machine(t)
+	onRanks(t, api, world, 4<<20, together, func(r *rank) error { return r.collectives(t) })
+}
+
+// TestCardSpeed logs how long all-reduces take in a graph, here and by NCCL.
+func TestCardSpeed(t *testing.T) {
+	api, world := machine(t)
+	var id nccl.ID
+	l, err := nccl.Open()
+	if err == nil {
+		if id, err = l.NewID(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	onRanks(t, api, world, 1<<30, together, func(r *rank) error {
+		const most = 256 << 20 // numbers
+		at, err := r.card.MemAlloc(4 * most)
+		if err != nil {
+			return err
+		}
+		if err := r.card.MemsetD8(at, 0, 4*most, r.card.Stream); err != nil {
+			return err
+		}
+		var comm *nccl.Comm
+		if l != nil && os.Getenv("NO_NCCL") == "" {
+			if comm, err = l.Init(id, r.rank, world); err != nil {
+				return err
+			}
+		}
+		for _, n := range []int{1, 256, 4 << 10, 64 << 10, 256 << 10, 669_706, 1 << 20, 2 << 20, 4 << 20, 16 << 20, 64 << 20, most} {
+			for _, k := range []ir.CollectiveKind{ir.AllReduce, ir.ReduceTo, ir.BroadcastFrom} {
+				own, err := r.timed(func() error { return r.comm.Put(r.card.Stream, ir.Collective{Kind: k}, at, n) })
+				if err != nil {
+					return err
+				}
+				var its time.Duration
+				if comm != nil {
+					its, err = r.timed(func() error {
+						switch k {
+						case ir.ReduceTo:
+							return comm.Reduce(at, at, n, 0, r.card.Stream)
+						case ir.BroadcastFrom:
+							return comm.Broadcast(at, at, n, 0, r.card.Stream)
+						}
+						return comm.AllReduce(at, at, n, r.card.Stream)
+					})
+				}
+				if err != nil {
+					return err
+				}
+				if r.rank == 0 {
+					t.Logf("%-10v of %10d bytes: %v, %.1f GB/s; NCCL %v", k, 4*n, own, 4*float64(n)/own.Seconds()/1e9, its)
+				}
+			}
+		}
+		if comm != nil {
+			err = comm.Destroy()
+		}
+		return errors.Join(err, r.card.MemFree(at))
+	})
+}
+
+// timed is how long a call's work takes when it is repeated in a graph.
+func (r *rank) timed(f func() error) (took time.Duration, err error) {
+	const inGraph, launches = 20, 5
+	s := r.card.Stream
+	if err := errors.Join(f(), r.card.StreamSynchronize(s)); err != nil { // NCCL makes its connections
+		return 0, err
+	}
+	if err := r.card.BeginCapture(s); err != nil {
+		return 0, err
+	}
+	for range inGraph {
+		err = errors.Join(err, f())
+	}
+	g, e := r.card.EndCapture(s)
+	if err = errors.Join(err, e); err != nil {
+		return 0, err
+	}
+	made, err := r.card.GraphInstantiate(g)
+	if err != nil {
+		return 0, err
+	}
+	if err := errors.Join(r.card.GraphLaunch(made, s), r.card.StreamSynchronize(s)); err != nil {
+		return 0, err
+	}
+	r.meet()
+	start := time.Now()
+	for range launches {
+		err = errors.Join(err, r.card.GraphLaunch(made, s))
+	}
+	err = errors.Join(err, r.card.StreamSynchronize(s))
+	took = time.Since(start) / (inGraph * launches)
+	return took, errors.Join(err, r.card.GraphExecDestroy(made), r.card.GraphDestroy(g))
+}

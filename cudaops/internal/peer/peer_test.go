@@ -1,0 +1,223 @@
+package peer_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/tandem-train/tandem/cudaops/internal/cuda"
+	"github.com/tandem-train/tandem/cudaops/internal/fakecuda"
+	"github.com/tandem-train/tandem/cudaops/internal/peer"
+	"github.com/tandem-train/tandem/internal/ir"
+)
+
+func TestMain(m *testing.M) { fakecuda.Main(m) }
+
+// rank is one of several of this process, each with a card.
+type rank struct {
+	rank, world int
+	card        *cuda.Card
+	comm        *peer.Comm
+	meet        func() // waits until all ranks do
+}
+
+// apart makes ranks take each other for other processes.
+func apart(a []peer.Address, own int) []peer.Address {
+	a = slices.Clone(a)
+	for r := range a {
+		if r != own {
+			a[r].Process[0]++
+		}
+	}
+	return a
+}
+
+// together leaves them as they are.
+func together(a []peer.Address, _ int) []peer.Address { return a }
+
+// onRanks connects so many ranks and runs f for each, in a goroutine of its own on its card's thread.
+func onRanks(t *testing.T, api *cuda.API, world int, most int64, as func([]peer.Address, int) []peer.Address, f func(r *rank) error) {
+	t.Helper()
+	errs, addresses, comms := make([]error, world), make([]peer.Address, world), make([]*peer.Comm, world)
+	var all sync.WaitGroup
+	turnstile := newTurnstile(world)
+	for i := range world {
+		all.Go(func() {
+			defer turnstile.leave()
+			card, err := api.OpenCard(i)
+			if err != nil {
+				errs[i] = err
+				return
+			}
+			errs[i] = errors.Join(card.Do(func() error {
+				r := &rank{rank: i, world: world, card: card, meet: turnstile.meet}
+				if r.comm, err = peer.Open(card, i, world, most); err != nil {
+					return err
+				}
+				comms[i] = r.comm
+				if addresses[i], err = r.comm.Address(); err != nil {
+					return err
+				}
+				r.meet()
+				err := r.comm.Connect(as(addresses, i))
+				r.meet()
+				if err == nil {
+					err = f(r)
+				}
+				if err != nil { // nobody shall wait for this one
+					for _, c := range comms {
+						c.Stop()
+					}
+				}
+				err = errors.Join(err, card.StreamSynchronize(card.Stream), r.comm.Disconnect())
+				r.meet()
+				return errors.Join(err, r.comm.Close())
+			}), card.Close())
+		})
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Error(err)
+	}
+}
+
+// turnstile is where all that have not left meet.
+type turnstile struct {
+	mu            sync.Mutex
+	changed       sync.Cond
+	there, of, no int
+}
+
+func newTurnstile(n int) *turnstile {
+	s := &turnstile{of: n}
+	s.changed.L = &s.mu
+	return s
+}
+
+func (s *turnstile) meet() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.there++
+	turn := s.no
+	s.turn()
+	for s.no == turn {
+		s.changed.Wait()
+	}
+}
+
+func (s *turnstile) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.of--
+	s.turn()
+}
+
+func (s *turnstile) turn() {
+	if s.there == s.of {
+		s.there = 0
+		s.no++
+		s.changed.Broadcast()
+	}
+}
+
+// collectives does every kind of collective on buffers of many sizes and places, several in a row, and compares each with the same sums in
+// the order of ranks, bit by bit, and what lies around the buffer with what was there.
+func (r *rank) collectives(t *testing.T, sizes ...int) error {
+	const around = 8
+	if len(sizes) == 0 {
+		sizes = []int{1, 2, 31, 1000, 4096, 4097, 100_003, 262_144, 669_706, 3_000_001, 9_000_000}
+	}
+	most := slices.Max(sizes) + 2*around
+	s := r.card.Stream
+	at, err := r.card.MemAlloc(int64(4 * most))
+	if err != nil {
+		return err
+	}
+	staged, err := r.card.MemHostAlloc(4 * most)
+	if err != nil {
+		return err
+	}
+	for _, n := range sizes {
+		for k, op := range []ir.Collective{
+			{Kind: ir.AllReduce}, {Kind: ir.ReduceTo, Root: r.world - 1}, {Kind: ir.BroadcastFrom, Root: 0}, {Kind: ir.ReduceScatter}, {Kind: ir.AllGather}, {Kind: ir.BroadcastFrom, Root: 1},
+		} {
+			skip := around - k%3 // one place in three is on a boundary of vectors
+			got := ir.Words[float32](staged.Bytes())[:n+2*around]
+			mine := values(r.rank, n, k, len(got))
+			copy(got, mine)
+			err := errors.Join(
+				r.card.MemcpyHtoD(at, staged, 0, 4*len(got), s),
+				r.comm.Put(s, op, at+cuda.Ptr(4*skip), n),
+				r.card.MemcpyDtoH(staged, 0, at, 4*len(got), s),
+				r.card.StreamSynchronize(s))
+			if err != nil {
+				return err
+			}
+			for i, x := range r.want(op, n, k, skip, mine) {
+				if math.Float32bits(got[i]) != math.Float32bits(x) && !math.IsNaN(float64(x)) {
+					return fmt.Errorf("rank %d: %v of %d: element %d is %v, want %v", r.rank, op.Kind, n, i-skip, got[i], x)
+				}
+			}
+		}
+	}
+	return errors.Join(r.card.MemFree(at), r.card.MemFreeHost(staged))
+}
+
+// values are what a rank has for collective k on n.
+func values(rank, n, k, count int) []float32 {
+	rng := rand.New(rand.NewPCG(uint64(rank), uint64(n*10+k)))
+	x := make([]float32, count)
+	for i := range x {
+		x[i] = rng.Float32() - 0.5
+	}
+	return x
+}
+
+// want is what a rank's numbers should be after a collective on n of them, from skip; NaN where they may be anything.
+func (r *rank) want(op ir.Collective, n, k, skip int, mine []float32) []float32 {
+	all := make([][]float32, r.world)
+	for i := range all {
+		all[i] = values(i, n, k, len(mine))
+	}
+	want := slices.Clone(mine)
+	for i := skip; i < skip+n; i++ {
+		sum := all[0][i]
+		for _, x := range all[1:] {
+			sum += x[i]
+		}
+		share := (n + r.world - 1) / r.world
+		owner := (i - skip) / share
+		switch {
+		case op.Kind == ir.AllReduce, op.Kind == ir.ReduceTo && op.Root == r.rank, op.Kind == ir.ReduceScatter && owner == r.rank:
+			want[i] = sum
+		case op.Kind == ir.ReduceScatter:
+			want[i] = float32(math.NaN())
+		case op.Kind == ir.BroadcastFrom:
+			want[i] = all[op.Root][i]
+		case op.Kind == ir.AllGather:
+			want[i] = all[owner][i]
+		}
+	}
+	return want
+}
+
+// TestCollectives runs the kernel on the host, between three ranks.
+func TestCollectives(t *testing.T) {
+	if !fakecuda.In(t, fakecuda.Config{Cards: []int64{1024, 1024, 1024}, Kernels: true}) {
+		return
+	}
+	api, err := cuda.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	onRanks(t, api, 3, 1<<20, together, func(r *rank) error { return r.collectives(t, 1, 2, 31, 1000, 20_001, 700_000) })
+	onRanks(t, api, 2, 1<<20, apart, func(r *rank) error { return r.collectives(t, 31, 100_003) })
+	calls := fakecuda.Calls(t)
+	if opened, closed := fakecuda.Count(calls, "cuIpcOpenMemHandle_v2"), fakecuda.Count(calls, "cuIpcCloseMemHandle"); opened != 2 || closed != 2 {
+		t.Errorf("%d handles were opened and %d closed, want 2 and 2", opened, closed)
+	}
+}

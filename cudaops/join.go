@@ -1,0 +1,360 @@
+package cudaops
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/tandem-train/tandem/cudaops/internal/exec"
+	"github.com/tandem-train/tandem/cudaops/internal/nccl"
+	"github.com/tandem-train/tandem/cudaops/internal/peer"
+	"github.com/tandem-train/tandem/internal/ir"
+)
+
+// Join implements [ir.Joiner].
+func (d *realDevice) Join(ctx context.Context, peers ir.Peers, most int64) (ir.Link, error) {
+	j := &joining{ctx: ctx, peers: peers, most: most, device: d}
+	l, err := j.join()
+	var unlinked *ir.UnlinkedError
+	if err != nil && !errors.As(err, &unlinked) {
+		err = fmt.Errorf("cudaops: link %s with the other ranks' cards: %w", String(d.card.logical), err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	d.link = l
+	return l, nil
+}
+
+// LinkVariable lets cards exchange by only one way: "nccl", or "direct", which is by kernels of our own.
+const LinkVariable = "TANDEM_CUDA_LINK"
+
+// joining is a call of Join. Ranks tell each other how they do after every step that may fail, so that all of them get a way or none does.
+type joining struct {
+	ctx    context.Context
+	peers  ir.Peers
+	most   int64
+	device *realDevice
+}
+
+// What ranks tell each other.
+const (
+	well = iota
+	sameCard
+	noKernel
+	noAccess
+	wrongBytes
+	noLibrary
+	otherVersion
+	noCommunicator
+	wrongBytesByNCCL
+)
+
+var troubles = map[uint32]string{
+	sameCard:         "it shares its card with a rank before it, which NCCL does not serve",
+	noKernel:         "its card can't take part in exchanges over each other's memory",
+	noAccess:         "its card does not reach the other cards' memory",
+	wrongBytes:       "known bytes do not come through the cards' memory as they were sent: is the machine's IOMMU or PCI ACS on?",
+	noLibrary:        "NCCL (libnccl.so.2) is not found: install it, or name its folder in TANDEM_CUDA_PATH",
+	otherVersion:     "its NCCL has another version than rank 0's: let all ranks find the same",
+	noCommunicator:   "NCCL does not work there: NCCL_DEBUG=WARN tells why",
+	wrongBytesByNCCL: "known bytes do not come through NCCL as they were sent: is the machine's IOMMU or PCI ACS on? NCCL_P2P_DISABLE=1 takes another way",
+}
+
+// join finds the ways in which the cards can exchange. Without any, what NCCL lacks is the reason: it is what serves most machines.
+func (j *joining) join() (*link, error) {
+	lib, noNCCL := nccl.Open()
+	version := uint32(0)
+	if noNCCL == nil {
+		version = uint32(lib.Version())
+	}
+	versions, err := j.compare(version)
+	if err != nil {
+		return nil, err
+	}
+	if err := j.device.cuda.Do(j.device.left.close); err != nil {
+		return nil, err
+	}
+	only, world := os.Getenv(LinkVariable), j.peers.Size()
+	if only != "" && only != "nccl" && only != "direct" {
+		return nil, fmt.Errorf("%s is %q: it takes nccl or direct", LinkVariable, only)
+	}
+	var w ways
+	var direct, byNCCL *ir.UnlinkedError
+	if only != "nccl" {
+		if w.direct, err = j.openDirect(); err != nil && !errors.As(err, &direct) {
+			return nil, err
+		}
+	}
+	// A communicator takes half a second to make, which is for large messages only.
+	if w.direct == nil || only != "direct" && j.most > mostDirect(world) {
+		if w.nccl, err = j.openNCCL(lib, noNCCL, versions); err != nil && !errors.As(err, &byNCCL) {
+			return nil, errors.Join(err, j.leave(w))
+		}
+	}
+	switch {
+	case w.nccl == nil && w.direct == nil:
+		return nil, byNCCL
+	case byNCCL != nil:
+		w.note = fmt.Sprintf("large gradients would go faster by NCCL: rank %d: %s", byNCCL.Rank, byNCCL.Why)
+	case direct != nil:
+		w.note = fmt.Sprintf("small gradients would go faster over the cards' memory: rank %d: %s", direct.Rank, direct.Why)
+	}
+	return newLink(j.device.cuda, w, j.peers, &j.device.left)
+}
+
+// openDirect connects the cards' memory, and tests that.
+func (j *joining) openDirect() (*peer.Comm, error) {
+	world, rank := j.peers.Size(), j.peers.Rank()
+	words := peer.AddressBytes / 4
+	all := make([]uint32, world*words)
+	var comm *peer.Comm
+	own := j.device.cuda.Do(func() error {
+		var err error
+		if comm, err = peer.Open(j.device.cuda, rank, world, j.most); err != nil {
+			return err
+		}
+		a, err := comm.Address()
+		copy(ir.Bytes(all[rank*words:]), a.Encode(nil))
+		return err
+	})
+	w := ways{direct: comm}
+	if err := j.agree(noKernel, own); err != nil {
+		return nil, errors.Join(err, j.leave(w))
+	}
+	if err := j.gather(all); err != nil {
+		return nil, errors.Join(err, j.leave(w))
+	}
+	own = j.device.cuda.Do(func() error {
+		addresses := make([]peer.Address, world)
+		for r := range addresses {
+			var err error
+			if addresses[r], err = peer.Decode(ir.Bytes(all[r*words:][:words])); err != nil {
+				return err
+			}
+		}
+		return comm.Connect(addresses)
+	})
+	if err := j.agree(noAccess, own); err != nil {
+		return nil, errors.Join(err, j.leave(w))
+	}
+	if err := j.test(w, wrongBytes); err != nil {
+		return nil, errors.Join(err, j.leave(w))
+	}
+	return comm, nil
+}
+
+// openNCCL makes a communicator, and tests it. versions are those that the ranks have found, 0 for none.
+func (j *joining) openNCCL(lib *nccl.Library, missing error, versions []uint32) (*nccl.Comm, error) {
+	for r, v := range versions {
+		state := uint32(well)
+		switch v {
+		case 0:
+			state = noLibrary
+		case versions[0]:
+		default:
+			state = otherVersion
+		}
+		if state != well {
+			return nil, j.trouble(r, state, missing)
+		}
+	}
+	var id nccl.ID
+	var own error
+	if j.peers.Rank() == 0 {
+		id, own = lib.NewID()
+	}
+	if err := j.agree(noCommunicator, own); err != nil {
+		return nil, err
+	}
+	if err := j.peers.Collective(j.ctx, ir.Collective{Kind: ir.BroadcastFrom}, ir.Words[float32](id.Bytes())); err != nil {
+		return nil, err
+	}
+	comm, own := j.initialize(lib, id)
+	w := ways{nccl: comm}
+	if err := j.agree(noCommunicator, own); err != nil {
+		return nil, errors.Join(err, j.leave(w))
+	}
+	if err := j.test(w, wrongBytesByNCCL); err != nil {
+		return nil, errors.Join(err, j.leave(w))
+	}
+	return comm, nil
+}
+
+// test moves known bytes in one way.
+func (j *joining) test(w ways, wrong uint32) error {
+	l, err := newLink(j.device.cuda, w, j.peers, &j.device.left)
+	if err != nil {
+		return err
+	}
+	own := l.test()
+	l.rest()
+	own = errors.Join(own, j.device.cuda.Do(func() error { return l.card.EventDestroy(l.done) }))
+	return j.agree(wrong, own)
+}
+
+// leave gives back a way that is not used. A rank that has not agreed has put nothing in it.
+func (j *joining) leave(w ways) error {
+	return j.device.cuda.Do(func() error {
+		var errs []error
+		if w.direct != nil {
+			errs = append(errs, w.direct.Disconnect())
+			j.device.left.add(w.direct)
+		}
+		if w.nccl != nil {
+			errs = append(errs, w.nccl.Abort())
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// initialize makes this rank's communicator. NCCL waits for all ranks as long as it takes; when the group breaks, it is left to itself.
+func (j *joining) initialize(lib *nccl.Library, id nccl.ID) (*nccl.Comm, error) {
+	type result struct {
+		comm *nccl.Comm
+		err  error
+	}
+	made := make(chan result, 1)
+	go func() {
+		var r result
+		r.err = j.device.cuda.Do(func() (err error) {
+			r.comm, err = lib.Init(id, j.peers.Rank(), j.peers.Size())
+			return err
+		})
+		made <- r
+	}()
+	limit := time.NewTimer(j.peers.Limit())
+	defer limit.Stop()
+	tick := time.NewTicker(watched)
+	defer tick.Stop()
+	for {
+		select {
+		case r := <-made:
+			return r.comm, r.err
+		case <-limit.C:
+			return nil, fmt.Errorf("NCCL has not begun within %v", j.peers.Limit())
+		case <-j.ctx.Done():
+			return nil, j.ctx.Err()
+		case <-tick.C:
+			if err := j.peers.Err(); err != nil {
+				return nil, err
+			}
+		}
+	}
+}
+
+// helloWords is what compare exchanges for each rank: its version of NCCL, and 16 bytes that stand for the card's UUID.
+const helloWords = 1 + 4
+
+// compare tells all ranks' versions of NCCL, and finds ranks that share a card.
+func (j *joining) compare(version uint32) (versions []uint32, err error) {
+	world := j.peers.Size()
+	words := make([]uint32, world*helloWords)
+	mine := words[helloWords*j.peers.Rank():][:helloWords]
+	mine[0] = version
+	card := sha256.Sum256([]byte(j.device.card.info.props.UUID))
+	copy(ir.Bytes(mine[1:]), card[:])
+	if err := j.gather(words); err != nil {
+		return nil, err
+	}
+	for r := range world {
+		versions = append(versions, words[helloWords*r])
+		for before := range r {
+			if slices.Equal(words[helloWords*r:][1:helloWords], words[helloWords*before:][1:helloWords]) {
+				return nil, j.trouble(r, sameCard, nil)
+			}
+		}
+	}
+	return versions, nil
+}
+
+// agree tells the others whether this rank is in a trouble, for a reason of its own, and hears how they do. The error is that of the first
+// rank that is in one.
+func (j *joining) agree(trouble uint32, own error) error {
+	words := make([]uint32, j.peers.Size())
+	if own != nil {
+		words[j.peers.Rank()] = trouble
+	}
+	if err := j.gather(words); err != nil {
+		return errors.Join(err, own)
+	}
+	for r, state := range words {
+		if state != well {
+			return j.trouble(r, state, own)
+		}
+	}
+	return nil
+}
+
+// trouble is a rank's. own is what this rank knows of its own.
+func (j *joining) trouble(r int, state uint32, own error) *ir.UnlinkedError {
+	e := &ir.UnlinkedError{Rank: r, Why: troubles[state]}
+	if r == j.peers.Rank() && own != nil {
+		e.Why += fmt.Sprintf(" (%v)", own)
+	}
+	return e
+}
+
+// gather gives every rank every rank's words, of which each has the same number.
+func (j *joining) gather(words []uint32) error {
+	return j.peers.Collective(j.ctx, ir.Collective{Kind: ir.AllGather}, ir.Words[float32](ir.Bytes(words)))
+}
+
+var errWrongBytes = errors.New("they differ")
+
+// testWords is what each rank sends to all others in the test of a new link.
+const testWords = 16 << 10
+
+// test moves known bytes from every card to every other one.
+func (l *link) test() error {
+	world, rank := l.peers.Size(), l.peers.Rank()
+	known := func(r, i int) uint32 { return uint32(r+1)<<20 | uint32(i) } // of rank r, as bits of a small float32
+	c := l.card
+	return c.Do(func() (err error) {
+		n := 4 * testWords * world
+		at, err := c.MemAlloc(int64(n))
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, c.MemFree(at)) }()
+		staged, err := c.MemHostAlloc(n)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, c.MemFreeHost(staged)) }()
+		words := ir.Words[uint32](staged.Bytes())
+		clear(words)
+		for i := range testWords {
+			words[rank*testWords+i] = known(rank, i)
+		}
+		if err := c.MemcpyHtoD(at, staged, 0, n, c.Stream); err != nil {
+			return err
+		}
+		l.Begin()
+		err = l.Put(c.Stream, []exec.Collective{{Collective: ir.Collective{Kind: ir.AllGather}, At: at, N: testWords * world}})
+		if err = errors.Join(err, l.End(c.Stream)); err != nil {
+			return errors.Join(err, c.StreamSynchronize(c.Stream))
+		}
+		if err := c.MemcpyDtoH(staged, 0, at, n, c.Stream); err != nil {
+			return err
+		}
+		if err := c.StreamSynchronize(c.Stream); err != nil {
+			return err
+		}
+		if err := l.Err(); err != nil {
+			return err
+		}
+		for r := range world {
+			for i := range testWords {
+				if got := words[r*testWords+i]; got != known(r, i) {
+					return fmt.Errorf("word %d from rank %d is %#x and was %#x: %w", i, r, got, known(r, i), errWrongBytes)
+				}
+			}
+		}
+		return nil
+	})
+}
