@@ -210,8 +210,9 @@ func (c cardCase) onCards(ctx context.Context, b *bench, cards int, workers *wor
 			entrant{row: mode(fmt.Sprintf(", %v, %d processes", s, cards)), run: workers.contender(t)},
 		)
 	}
+	ours := len(entrants)
 	one := team{c.name, c.batch / cards, c.precision.String(), dp.Gather.String()}
-	entrants = append(entrants, entrant{row: mode(fmt.Sprintf(", 1 card, a batch of %d", one.Batch)), run: here.contender(one, 0)})
+	entrants = append(entrants, entrant{run: here.contender(one, 0), row: func(t timing) row { return stepTime(c.name, one.Batch, "1 card, "+c.pipelined(), t) }})
 	if peer != nil {
 		for _, m := range cardsModes {
 			entrants = append(entrants, entrant{peer: torchPeer + " " + m, row: mode(""), run: func(ctx context.Context, n int) (time.Duration, error) {
@@ -220,8 +221,23 @@ func (c cardCase) onCards(ctx context.Context, b *bench, cards int, workers *wor
 			}})
 		}
 	}
-	_, err = b.compare(ctx, entrants...)
-	return err
+	reached, err := b.compare(ctx, entrants...)
+	if err != nil {
+		return err
+	}
+	for _, r := range reached[:ours] {
+		b.add(scaling(r, reached[ours], cards))
+	}
+	return nil
+}
+
+// scalesTo is the metric of how much of so many cards' speed there is when they train together, each on as many samples as one card alone.
+const scalesTo = "scaling"
+
+// scaling compares a step of several cards with one card's, on its part of the batch.
+func scaling(all, one row, cards int) row {
+	r := row{Workload: all.Workload, Batch: all.Batch, Mode: all.Mode, Metric: scalesTo, Value: one.Value / all.Value, Unit: fmt.Sprintf("of %d cards", cards)}
+	return r.against("1 card", 1)
 }
 
 // cardsStart times starts of jobs of a process a card that make a step, ours and PyTorch's in turn. The first of ours, which may have kernels

@@ -51,11 +51,23 @@ func speed(workload, mode, metric string, work float64, unit string, t timing) r
 // against compares r with what a peer reached in the same unit.
 func (r row) against(peer string, value float64) row {
 	ratio := value / r.Value
-	if r.Unit == milliseconds || r.Unit == microseconds || r.Unit == mebibytes {
+	if r.smallerIsBetter() {
 		ratio = r.Value / value
 	}
 	r.Peer, r.Ratio = &peer, &ratio
 	return r
+}
+
+func (r row) smallerIsBetter() bool {
+	return r.Unit == milliseconds || r.Unit == microseconds || r.Unit == mebibytes
+}
+
+// theirs is what the peer reached.
+func (r row) theirs() float64 {
+	if r.smallerIsBetter() {
+		return r.Value / *r.Ratio
+	}
+	return r.Value * *r.Ratio
 }
 
 // by says that a peer did this.
