@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"time"
 
@@ -24,15 +22,10 @@ func init() {
 		{"cards-mlp", "784-512-512-10, batches of 64 and 4096, tf32", onCards("mlp")},
 		{"cards-cnn", "two 3x3 convolutions (1-32-64), 9216-128-10, batches of 64 and 4096, tf32", onCards("cnn")},
 		{"cards-big", "four layers 8192-8192, 8192-1000, batches of 4096, tf32 and bf16", onCards("big")},
+		{"cards-sums", "all-reduces of 1 KB to 1 GB", cardsSums},
 		{"cards-start", "from the start of a job, a process a card, to its first finished step", cardsStart},
 	}})
 }
-
-//go:embed peers/torch_cards.py
-var torchOnCards string
-
-// cardsModes are the modes of PyTorch on several cards.
-var cardsModes = []string{"dp", "ddp", "ddp-compile", "ddp-graph", "zero1"}
 
 // team is how cards train one of the cases.
 type team struct {
@@ -144,21 +137,11 @@ func onCards(name string) func(context.Context, *bench) error {
 			return err
 		}
 		defer func() { err = errors.Join(err, workers.close()) }()
-		var peer *torch
-		if b.wants(torchPeer) {
-			script, err := torchScript()
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, os.RemoveAll(filepath.Dir(script))) }()
-			if peer, err = serveTorch(ctx, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", strconv.Itoa(cards), script, "--serve"); err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, peer.close()) }()
-			if version := "PyTorch " + peer.version; !slices.Contains(b.about, version) {
-				b.about = append(b.about, version)
-			}
+		peer, end, err := torchOnAll(ctx, b, cards)
+		if err != nil {
+			return err
 		}
+		defer func() { err = errors.Join(err, end()) }()
 		for _, c := range cardCases {
 			if c.name != name {
 				continue
@@ -178,19 +161,6 @@ func severalCards() (int, error) {
 		err = fmt.Errorf("%d cards are visible, and this takes two: see tandem devices", len(cards))
 	}
 	return len(cards), err
-}
-
-// torchScript writes the peer's script, which torchrun wants as a file, in a folder of its own.
-func torchScript() (string, error) {
-	dir, err := os.MkdirTemp("", "tandem-bench-")
-	if err != nil {
-		return "", err
-	}
-	script := filepath.Join(dir, "torch_cards.py")
-	if err := os.WriteFile(script, []byte(torchOnCards), 0o600); err != nil {
-		return "", errors.Join(err, os.RemoveAll(dir))
-	}
-	return script, nil
 }
 
 func (c cardCase) onCards(ctx context.Context, b *bench, cards int, workers *workers, peer *torch) (err error) {
@@ -215,10 +185,7 @@ func (c cardCase) onCards(ctx context.Context, b *bench, cards int, workers *wor
 	entrants = append(entrants, entrant{run: here.contender(one, 0), row: func(t timing) row { return stepTime(c.name, one.Batch, "1 card, "+c.pipelined(), t) }})
 	if peer != nil {
 		for _, m := range cardsModes {
-			entrants = append(entrants, entrant{peer: torchPeer + " " + m, row: mode(""), run: func(ctx context.Context, n int) (time.Duration, error) {
-				a, err := peer.ask(ctx, `{"workload": %q, "size": %d, "mode": %q, "precision": %q, "calls": %d}`, c.name, c.batch, m, c.precision, n)
-				return time.Duration(a.Seconds * float64(time.Second)), err
-			}})
+			entrants = append(entrants, entrant{peer: torchPeer + " " + m, row: mode(""), run: peer.onCards(c.name, c.batch, m, c.precision.String())})
 		}
 	}
 	reached, err := b.compare(ctx, entrants...)

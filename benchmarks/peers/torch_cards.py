@@ -4,7 +4,7 @@ With --serve, rank 0 reads requests, {"workload", "size", "mode", "precision", "
 took. Or with --start and such a request: it makes a step, and rank 0 says so by a line.
 
 A step is forward, cross entropy, backward and an update by SGD with momentum 0.9; each card has its part of one batch of the size, which stays
-there. Only the last step is waited for. Modes, all of which sum gradients by NCCL: ddp (DistributedDataParallel), ddp-compile (with
+there. The workload allreduce is ten all-reduces of size bytes instead, in the mode nccl. Only the last step is waited for. Modes, all of which sum gradients by NCCL: ddp (DistributedDataParallel), ddp-compile (with
 torch.compile), ddp-graph (the whole step in one CUDA graph), zero1 (each card has the optimizer's state of a part of the parameters). dp is
 torch.nn.DataParallel: the first process drives all cards, and the others wait.
 """
@@ -55,7 +55,26 @@ def prepare(workload, size, mode, precision):
     return step
 
 
+def sums(size):
+    """Ten all-reduces of so many bytes, in one CUDA graph."""
+    x, side = torch.zeros(size // 4, device="cuda"), torch.cuda.Stream()
+
+    def repeat():
+        for _ in range(10):
+            dist.all_reduce(x)
+
+    with torch.cuda.stream(side):
+        repeat()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        repeat()
+    return lambda keep=x: graph.replay()
+
+
 def build(workload, size, mode, precision):
+    if workload == "allreduce":
+        return sums(size)
     exact = precision == "fp32"
     torch.backends.cuda.matmul.allow_tf32 = not exact
     torch.backends.cudnn.allow_tf32 = not exact
