@@ -4,11 +4,10 @@
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-// Post is the memory of a rank that others write to.
+// Post begins the memory of a rank that others write to. Behind it are the letters, by the last bit of their numbers, sender and channel.
 struct Post {
     u32 come[channels][32]; // by channel and sender: the number of the last letter that has come
     u32 turns[channels];    // of the last letter that was sent; only its own rank looks
-    float letters[];        // by the number's last bit, sender and channel
 };
 
 // Work is what a launch does to n numbers. Of those every rank owns a range: all the same one, one rank everything, or each a share.
@@ -95,7 +94,7 @@ struct Channel {
     int *stopped;             // shared by the block
 
     __device__ __forceinline__ float *letter(int to, int from) const {
-        return posts[to]->letters + (((turn & 1) * world + from) * channels + blockIdx.x) * room;
+        return (float *)(posts[to] + 1) + (((turn & 1) * world + from) * channels + blockIdx.x) * room;
     }
 
     // copy writes a piece of x to some places.
