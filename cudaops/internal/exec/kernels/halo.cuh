@@ -97,9 +97,10 @@ template <class T, bool GRADX, int BN, int ROWS, int SEG, int CK, int D, int BLO
                     float *to = y + out(n, o, i0 + i, j0 + j);
 #pragma unroll
                     for (int k = 0; k < BN / 16; k++) {
-                        const float *low = &acc[m][k * 8 + half * 2], *high = low + 4;
-                        const float a = __shfl_xor_sync(warp, odd ? low[0] : high[0], 1), b = __shfl_xor_sync(warp, odd ? low[1] : high[1], 1);
-                        Vec<4> v = {odd ? a : low[0], odd ? b : low[1], odd ? high[0] : a, odd ? high[1] : b};
+                        const float l0 = acc[m][k * 8 + half * 2], l1 = acc[m][k * 8 + half * 2 + 1]; // of the lower eight, and of the upper
+                        const float u0 = acc[m][k * 8 + half * 2 + 4], u1 = acc[m][k * 8 + half * 2 + 5];
+                        const float a = __shfl_xor_sync(warp, odd ? l0 : u0, 1), b = __shfl_xor_sync(warp, odd ? l1 : u1, 1);
+                        Vec<4> v = {odd ? a : l0, odd ? b : l1, odd ? u0 : a, odd ? u1 : b};
 #pragma unroll
                         for (int e = 0; e < 4; e++) {
                             if constexpr (BIAS) v.x[e] += add[k].x[e];
