@@ -113,10 +113,14 @@ func (a *allocator) setCaps(set func(*caps)) error {
 	if err := tellLimit(a.drv.cards()[a.card].props.UUID, a.caps.limit(a.total)); err != nil {
 		return err
 	}
-	if a.stats.All.ReservedBytes.Current <= a.caps.limit(a.total).Bytes {
-		return nil
+	if a.stats.All.ReservedBytes.Current == 0 {
+		return nil // and nobody asks for what else is there, which would make a context
 	}
-	if err := a.releaseCached(); err != nil {
+	missing, err := a.missing()
+	if err == nil && missing > 0 {
+		err = a.releaseCached()
+	}
+	if err != nil {
 		return fmt.Errorf("cudaops: lower the memory limit of %s: %w", String(a.card), err)
 	}
 	return nil
@@ -213,6 +217,35 @@ func (a *allocator) headroom() (int64, error) {
 	}
 	overhead, err := a.drv.overhead(a.card)
 	return limit.Bytes - a.stats.All.ReservedBytes.Current - overhead - a.drv.spare(), err
+}
+
+// withinCaps is an [*OutOfMemoryError] where the process holds more than a cap
+// allows and emptying the cache does not help.
+func (a *allocator) withinCaps() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	missing, err := a.missing()
+	if err != nil || missing <= 0 {
+		return err
+	}
+	if err := a.releaseCached(); err != nil {
+		return err
+	}
+	if missing, err = a.missing(); err != nil || missing <= 0 {
+		return err
+	}
+	a.stats.OOMs++
+	return a.outOfMemory(missing)
+}
+
+// missing is how much the process holds beyond its cap, or not above 0. The
+// driver may have what is spare.
+func (a *allocator) missing() (int64, error) {
+	room, err := a.headroom()
+	if room == maxSize {
+		return 0, err
+	}
+	return -room - a.drv.spare(), err
 }
 
 func (a *allocator) addSegment(r region, bytes int64, p pool) *block {

@@ -66,7 +66,7 @@ func (p planned) takes(n int) *dp.Plan {
 }
 
 // TestPlanOnACard: on a card programs take working memory besides their regions, and plans foresee that to the byte, beside other programs
-// too. Before ways have been measured it is a bound, which here is what it comes to.
+// too..
 func TestPlanOnACard(t *testing.T) {
 	if !fakecuda.In(t, fakecuda.Config{Cards: []int64{4096}, Context: 500, Kernels: true}) {
 		return
@@ -74,14 +74,14 @@ func TestPlanOnACard(t *testing.T) {
 	for round := range 2 {
 		p := plannedNet(t)
 		first, second := p.takes(6), p.takes(5)
-		if c := first.Cards[0]; c.Other != 0 || c.AtMost != (round == 0) {
-			t.Errorf("trainer %d: %d bytes beside the first batch, at most %t", round, c.Other, c.AtMost)
+		if c := first.Cards[0]; c.Other != 0 || c.Unmeasured {
+			t.Errorf("trainer %d: %d bytes beside the first batch, unmeasured %t", round, c.Other, c.Unmeasured)
 		}
 		if second.Cards[0].Other == 0 {
 			t.Errorf("nothing beside the second batch\n%v", second)
 		}
 		again, err := p.Plan(6, p.width)
-		if err != nil || again.Cards[0].AtMost || again.Cards[0].Workspace != first.Cards[0].Workspace {
+		if err != nil || again.Cards[0].Unmeasured || again.Cards[0].Workspace != first.Cards[0].Workspace {
 			t.Errorf("of what is loaded: %v\n%v", err, again)
 		}
 		if table := again.String(); !strings.Contains(table, "  workspace ") || !strings.Contains(table, "  context ") {

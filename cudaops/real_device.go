@@ -79,14 +79,17 @@ func (d *realDevice) Load(p *ir.Program, mem [ir.NumRegions]ir.DeviceMemory) (ir
 
 // Weigh implements [ir.Weigher]. The card's libraries stay open from then on, so that what
 // they hold is seen.
-func (d *realDevice) Weigh(p *ir.Program) (bytes int64, exact bool, err error) {
+func (d *realDevice) Weigh(p *ir.Program) (likely, most int64, err error) {
 	if d.kept == nil {
-		d.kept = exec.Keep(d.cuda)
+		d.kept, err = exec.Keep(d.cuda)
 	}
-	if bytes, exact, err = exec.Size(d.cuda, p, d.link != nil); err != nil {
-		return 0, false, fmt.Errorf("cudaops: weigh %s on %s: %w", p.Name, String(d.card.logical), err)
+	if err == nil {
+		likely, most, err = exec.Size(d.cuda, p, d.link != nil)
 	}
-	return bytes, exact, nil
+	if err != nil {
+		return 0, 0, fmt.Errorf("cudaops: weigh %s on %s: %w", p.Name, String(d.card.logical), err)
+	}
+	return likely, most, nil
 }
 
 // Close frees working memory that executables have left.
@@ -156,30 +159,4 @@ func (b *block) address() (cuda.Ptr, error) {
 		return 0, errors.New("it is not memory of a real card")
 	}
 	return r.addr + cuda.Ptr(b.off), nil
-}
-
-// withinCaps is an [*OutOfMemoryError] where the process holds more than a cap
-// allows and emptying the cache does not help.
-func (a *allocator) withinCaps() error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	missing, err := a.missing()
-	if err != nil || missing <= 0 {
-		return err
-	}
-	if err := a.releaseCached(); err != nil {
-		return err
-	}
-	if missing, err = a.missing(); err != nil || missing <= 0 {
-		return err
-	}
-	a.stats.OOMs++
-	return a.outOfMemory(missing)
-}
-
-// missing is how much the process holds beyond its cap. That the driver has used what is
-// spare is no reason.
-func (a *allocator) missing() (int64, error) {
-	room, err := a.headroom()
-	return -room - a.drv.spare(), err
 }

@@ -41,6 +41,15 @@ func (r *Rehearsal) Alloc(bytes int64) error {
 	return err
 }
 
+// Load does what loading a program does on a real card when all of its memory is
+// there: it returns nil, or the error that the process holds more than it may.
+func (r *Rehearsal) Load() error {
+	if _, real := r.alloc.drv.(*rehearsalDriver).driver.(*realDriver); !real {
+		return nil
+	}
+	return r.alloc.withinCaps()
+}
+
 // Free does what m.Free would do. m was allocated on the card before the
 // rehearsal began.
 func (r *Rehearsal) Free(m *Memory) error {

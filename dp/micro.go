@@ -114,13 +114,13 @@ func (t *DataParallel) fewestParts(x form, shares []data.Range, from int) (int, 
 	return hi, nil
 }
 
-// wouldFit reports whether a step planned like that would fit on all cards of this process.
+// wouldFit reports whether a step planned like that would likely fit on all cards of this process. Whether it does, loading shows.
 func (t *DataParallel) wouldFit(x form, shares []data.Range, th thrift) (bool, error) {
 	p, err := t.planStep(x, shares, th)
 	if err != nil {
 		return false, err
 	}
-	cards, err := t.rehearse(demand{programs: p.programs})
+	cards, err := t.rehearse(demand{programs: p.programs}, false)
 	return (&Plan{Cards: cards}).Fits(), err
 }
 

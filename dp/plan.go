@@ -36,12 +36,15 @@ type CardPlan struct {
 	RankMemory // what the model and this batch take, by kind
 
 	Workspace int64         // of kernels and libraries
-	AtMost    bool          // Workspace may be less: the fastest algorithms are looked for when such a batch first comes, and remembered from then on
 	Other     int64         // what this process holds on the card besides: other programs, batches; if it fits
 	Reserved  int64         // what the card's allocator will hold for all of that, in its units; if it fits
 	Context   int64         // what the process holds beside the allocator now: the card's context, kernels, libraries
 	Limit     cudaops.Limit // what the process may hold, and what says so
 	Free      int64         // on the card now, all processes counted
+
+	// Unmeasured says that the fastest algorithms will be looked for when such a batch first comes, and be remembered from then on. Until
+	// then Workspace is the most that it may be, or with [AutoMicroBatch], which tries, what is likely.
+	Unmeasured bool
 
 	// Err is why it does not fit, an [*cudaops.OutOfMemoryError], or nil.
 	Err error
@@ -88,8 +91,8 @@ func (p *Plan) String() string {
 	size("outputs", func(c *CardPlan) int64 { return c.Outputs })
 	size("constants", func(c *CardPlan) int64 { return c.Constants })
 	workspace := "workspace"
-	if slices.ContainsFunc(p.Cards, func(c CardPlan) bool { return c.AtMost }) {
-		workspace = "workspace, at most"
+	if slices.ContainsFunc(p.Cards, func(c CardPlan) bool { return c.Unmeasured }) {
+		workspace = "workspace, unmeasured"
 	}
 	size(workspace, func(c *CardPlan) int64 { return c.Workspace })
 	size("together", (*CardPlan).Total)
@@ -231,7 +234,7 @@ func (t *DataParallel) describe(call string, shape []int, th thrift, compile fun
 		if err != nil {
 			return nil, err
 		}
-		cards, err := t.rehearse(d)
+		cards, err := t.rehearse(d, !t.cfg.auto)
 		return &Plan{Call: call, Shape: slices.Clone(shape), Parts: th.parts, Cards: cards, Largest: Unlimited}, err
 	}
 	p, err := try(n, th)
@@ -316,8 +319,8 @@ func meet(n int, p *Plan, m int, q *Plan) int {
 	return max(at, 1)
 }
 
-// rehearse finds out what a call would take on each card of this process, and whether there is room.
-func (t *DataParallel) rehearse(d demand) ([]CardPlan, error) {
+// rehearse finds out what a call would take on each card of this process, at most or likely, and whether there is room.
+func (t *DataParallel) rehearse(d demand, atMost bool) ([]CardPlan, error) {
 	cards := make([]CardPlan, len(d.programs))
 	for i, r := range t.team.ranks {
 		c, progs, gathered := &cards[i], d.programs[i], int64(0)
@@ -336,7 +339,7 @@ func (t *DataParallel) rehearse(d demand) ([]CardPlan, error) {
 		if c.Free, _, err = cudaops.MemGetInfo(c.Device); err != nil {
 			return nil, err
 		}
-		extra, err := r.weigh(c, progs)
+		extra, err := r.weigh(c, progs, atMost)
 		if err != nil {
 			return cards, &weighError{i, err}
 		}
@@ -354,8 +357,8 @@ func (t *DataParallel) rehearse(d demand) ([]CardPlan, error) {
 	return cards, nil
 }
 
-// weigh notes in c what programs take besides their regions, and gives that of those that are not loaded.
-func (r *rank) weigh(c *CardPlan, progs []*ir.Program) (extra []int64, err error) {
+// weigh notes in c what programs take besides their regions, and gives that of those that are not loaded: at most, or likely.
+func (r *rank) weigh(c *CardPlan, progs []*ir.Program, atMost bool) (extra []int64, err error) {
 	dev, weighs := r.dev.(ir.Weigher)
 	for _, p := range progs {
 		if l := r.execs[p]; l != nil {
@@ -368,13 +371,17 @@ func (r *rank) weigh(c *CardPlan, progs []*ir.Program) (extra []int64, err error
 		return nil, nil
 	}
 	for _, p := range r.missing(progs) {
-		bytes, exact, err := dev.Weigh(p)
+		likely, most, err := dev.Weigh(p)
 		if err != nil {
 			return nil, err
 		}
-		extra = append(extra, bytes)
-		c.Workspace += ir.Allocated(bytes)
-		c.AtMost = c.AtMost || !exact
+		unmeasured := likely < most
+		if !atMost {
+			most = likely
+		}
+		extra = append(extra, most)
+		c.Workspace += ir.Allocated(most)
+		c.Unmeasured = c.Unmeasured || unmeasured
 	}
 	return extra, nil
 }
@@ -429,6 +436,9 @@ func (r *rank) rehearse(c *CardPlan, progs []*ir.Program, extra []int64, gathere
 		if failed == nil {
 			failed = h.Alloc(bytes)
 		}
+	}
+	if failed == nil {
+		failed = h.Load()
 	}
 	c.Context = h.Overhead()
 	if failed == nil {

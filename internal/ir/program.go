@@ -312,9 +312,9 @@ type Device interface {
 // Weigher is a Device whose executables take memory besides their programs' regions.
 type Weigher interface {
 	Device
-	// Weigh says how many bytes of the device's memory the executable would take that Load makes of p, without taking them. Where that shows only when
-	// Load has measured something, it is the most that it may be, and exact is false.
-	Weigh(p *Program) (bytes int64, exact bool, err error)
+	// Weigh says how many bytes of the device's memory the executable would take that Load makes of p, without taking them. Where that depends on
+	// what Load has to measure, it is what it comes to without measuring, for which there may be no room, and the most that it may be.
+	Weigh(p *Program) (likely, most int64, err error)
 }
 
 // Weighed is an Executable of such a device.

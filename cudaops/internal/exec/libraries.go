@@ -216,7 +216,7 @@ func (v vendor) product(b *planner, p matrices) (bool, error) {
 	workspace := plan.Workspace
 	if vector := v.e.address(vector); !plan.Tuned(v.e.address(p.at[0]), v.e.address(p.at[1]), v.e.address(p.at[2]), vector) {
 		if v.e.sizing != nil {
-			workspace = v.e.sizing.atMost(plan.MostWorkspace)
+			workspace = v.e.sizing.atMost(plan.Workspace, plan.MostWorkspace)
 		}
 		err = v.measure(p.at[:], sizes[:], 2, workspaceBytes, func(at []cuda.Ptr, space cuda.Ptr) error {
 			plan.SetWorkspace(space)
@@ -277,7 +277,7 @@ func (v vendor) convolution(b *planner, c convolution) (bool, error) {
 	if !plan.Tuned() {
 		workspace := plan.TuneWorkspace()
 		if v.e.sizing != nil {
-			needs = v.e.sizing.atMost(plan.TuneWorkspace)
+			needs = v.e.sizing.atMost(plan.Workspace, plan.TuneWorkspace)
 		}
 		var sizes []int
 		for _, shape := range [][4]int{c.xs, c.ws, c.ys} {

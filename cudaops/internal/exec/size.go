@@ -5,41 +5,95 @@ import (
 	"fmt"
 
 	"github.com/tandem-train/tandem/cudaops/internal/cuda"
+	"github.com/tandem-train/tandem/cudaops/internal/nvrtc"
 	"github.com/tandem-train/tandem/internal/ir"
 )
 
 // Size says how many bytes of the card's memory [Load] would take for p besides its regions; see [Exec.Extra]. Nothing is taken. Where p has
-// products or convolutions whose fastest way is not remembered, because Load has never measured them on such a card, it is the most that it may be, and exact
-// is false. The libraries are used as Load would use them, so that what they hold by themselves is there afterwards, as long as [Keep] keeps them.
-func Size(card *cuda.Card, p *ir.Program, linked bool) (bytes int64, exact bool, err error) {
-	return sizeOf(card, p, linked, func(e *Exec) libraries { return vendor{e, e.tools} })
+// products or convolutions whose fastest way is not remembered, because Load has never measured them on such a card, it may come to most, and
+// without room to measure to likely; else the two are the same. The libraries are used as Load would use them, so that what they hold by
+// themselves is there afterwards, as long as [Keep] keeps them.
+func Size(card *cuda.Card, p *ir.Program, linked bool) (likely, most int64, err error) {
+	guess := &sizing{guess: true}
+	if likely, err = sizeOf(card, p, linked, guess); err != nil || !guess.unsure {
+		return likely, likely, err
+	}
+	most, err = sizeOf(card, p, linked, &sizing{})
+	return likely, max(likely, most), err
 }
 
-// Keep keeps the card's libraries open until the function that it returns is called.
-func Keep(card *cuda.Card) (giveBack func() error) {
-	tools := borrow(card)
-	return func() error { return card.Do(tools.giveBack) }
+// Keep keeps the card's libraries open until the function that it returns is called, and with them the memory that the driver takes for the first
+// kernel and the first graph of a process, which are many small ones' as well: so that what the process has beside its regions is there to be
+// seen.
+func Keep(card *cuda.Card) (giveBack func() error, err error) {
+	e := &Exec{card: card, tools: borrow(card)}
+	e.later(e.tools.giveBack)
+	giveBack = func() error { return card.Do(e.release) }
+	if err := card.Do(e.settle); err != nil {
+		return nil, errors.Join(fmt.Errorf("exec: card %d: a first kernel: %w", card.Ordinal, err), giveBack())
+	}
+	return giveBack, nil
 }
 
-// sizeOf is Size with the libraries that libs gives.
-func sizeOf(card *cuda.Card, p *ir.Program, linked bool, libs func(*Exec) libraries) (bytes int64, exact bool, err error) {
-	e := &Exec{card: card, shared: card.Stream, stream: card.Stream, tools: borrow(card), sizing: new(sizing)}
+// settle runs a kernel that does nothing, in a graph.
+func (e *Exec) settle() error {
+	image, err := nvrtc.Compile("extern \"C\" __global__ void nothing() {}\n", fmt.Sprintf("sm_%d%d", e.card.Major, e.card.Minor))
+	if err != nil {
+		return err
+	}
+	m, err := e.card.ModuleLoadData(image)
+	if err != nil {
+		return err
+	}
+	e.later(func() error { return e.card.ModuleUnload(m) })
+	f, err := e.card.ModuleGetFunction(m, "nothing")
+	if err != nil {
+		return err
+	}
+	s, err := e.card.StreamCreate()
+	if err != nil {
+		return err
+	}
+	e.later(func() error { return e.card.StreamDestroy(s) })
+	launch := func() error { return e.card.LaunchKernel(f, cuda.Dim3{X: 1}, cuda.Dim3{X: 1}, 0, s, cuda.NewArgs()) }
+	if err := launch(); err != nil { // once outside of a capture, in which nothing may be loaded
+		return err
+	}
+	if err := e.card.BeginCapture(s); err != nil {
+		return err
+	}
+	failed := launch()
+	g, err := e.card.EndCapture(s)
+	if err := errors.Join(failed, err); err != nil {
+		return err
+	}
+	made, err := e.card.GraphInstantiate(g)
+	if err := errors.Join(err, e.card.GraphDestroy(g)); err != nil {
+		return err
+	}
+	e.later(func() error { return e.card.GraphExecDestroy(made) })
+	return errors.Join(e.card.GraphLaunch(made, s), e.card.StreamSynchronize(s))
+}
+
+// sizeOf plans p for its size.
+func sizeOf(card *cuda.Card, p *ir.Program, linked bool, z *sizing) (bytes int64, err error) {
+	e := &Exec{card: card, shared: card.Stream, stream: card.Stream, tools: borrow(card), sizing: z}
 	e.later(e.tools.giveBack)
 	for r := range ir.NumRegions {
 		e.base[r] = boundary // the addresses don't matter, but as far as they are multiples of something
 	}
 	err = card.Do(func() error {
-		e.plan, err = newPlan(p, libs(e), linked)
+		e.plan, err = newPlan(p, vendor{e, e.tools}, linked)
 		return errors.Join(err, e.release())
 	})
 	if err != nil {
-		return 0, false, fmt.Errorf("exec: card %d: size of %s: %w", card.Ordinal, p.Name, err)
+		return 0, fmt.Errorf("exec: card %d: size of %s: %w", card.Ordinal, p.Name, err)
 	}
 	scratch := e.plan.scratch
-	if e.sizing.unsure {
+	if z.unsure && !z.guess {
 		scratch = mostScratch(e.plan.own)
 	}
-	return roundUp(int64(scratch)) + int64(e.plan.controlBytes()), !e.sizing.unsure, nil
+	return roundUp(int64(scratch)) + int64(e.plan.controlBytes()), nil
 }
 
 // mostScratch bounds the scratch of steps that have so much each, wherever each begins; see [planner.temporary].
@@ -57,18 +111,25 @@ func roundUp(bytes int64) int64 { return (bytes + boundary - 1) / boundary * bou
 
 // sizing is a plan that is made for its size alone.
 type sizing struct {
+	guess  bool // what is taken where nothing is measured; else the most that anything takes
 	unsure bool // something has to be measured
 }
 
-// atMost notes that a workspace has to be measured, and gives what bounds it.
-func (z *sizing) atMost(most func() int64) func() int64 {
+// atMost notes that a workspace has to be measured, and gives what it is without that, or at most.
+func (z *sizing) atMost(guess, most func() int64) func() int64 {
 	z.unsure = true
+	if z.guess {
+		return guess
+	}
 	return most
 }
 
-// largest notes that the way has to be measured, and is the one that takes most scratch.
+// largest notes that the way has to be measured, and is the first, or the one that takes most scratch.
 func (z *sizing) largest(ways []way) way {
 	z.unsure = true
+	if z.guess {
+		return ways[0]
+	}
 	return way{"the largest", func(b *planner, s *ir.Step) error {
 		most, used := span{}, b.used
 		for _, w := range ways {

@@ -67,6 +67,10 @@ func TestLargestWay(t *testing.T) {
 	if own := b.own[1]; own.to-own.from != 2*boundary || !z.unsure {
 		t.Errorf("the step has %+v, unsure is %t", own, z.unsure)
 	}
+	guess := sizing{guess: true}
+	if w := guess.largest([]way{{name: "first"}, takes(64)}); w.name != "first" || !guess.unsure {
+		t.Errorf("the guess is %q, unsure is %t", w.name, guess.unsure)
+	}
 	broken := errors.New("broken")
 	bad := way{"bad", func(*planner, *ir.Step) error { return broken }}
 	if err := z.largest([]way{takes(), bad}).plan(b, nil); !errors.Is(err, broken) {
