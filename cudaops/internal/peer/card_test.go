@@ -2,7 +2,6 @@ package peer_test
 
 import (
 	"errors"
-	"os"
 	"testing"
 	"time"
 
@@ -11,20 +10,14 @@ import (
 	"github.com/tandem-train/tandem/internal/ir"
 )
 
-// machine is all cards of the machine, of which there must be two.
+// machine is a rank for each card of the machine, or two on its only one: what blocks tell each other is the same there.
 func machine(t *testing.T) (api *cuda.API, world int) {
 	t.Helper()
 	api, err := cuda.Load()
 	if err != nil {
 		t.Skipf("no card: %v", err)
 	}
-	if world, err = api.DeviceCount(); err != nil {
-		t.Fatal(err)
-	}
-	if world < 2 {
-		t.Skip("this machine has one card")
-	}
-	return api, world
+	return api, max(cards(t, api), 2)
 }
 
 // TestCardCollectives is TestCollectives on all cards of the machine. Under compute-sanitizer -short is what there is time for.
@@ -42,7 +35,7 @@ func TestCardSpeed(t *testing.T) {
 	api, world := machine(t)
 	var id nccl.ID
 	l, err := nccl.Open()
-	if err == nil {
+	if err == nil && cards(t, api) == world {
 		if id, err = l.NewID(); err != nil {
 			t.Fatal(err)
 		}
@@ -57,7 +50,7 @@ func TestCardSpeed(t *testing.T) {
 			return err
 		}
 		var comm *nccl.Comm
-		if l != nil && os.Getenv("NO_NCCL") == "" {
+		if id != (nccl.ID{}) {
 			if comm, err = l.Init(id, r.rank, world); err != nil {
 				return err
 			}

@@ -173,6 +173,8 @@ func (c *Comm) Connect(all []Address) error {
 		var err error
 		switch {
 		case r == c.rank:
+		case a.Process == process() && a.Context == uint64(c.card.Ctx): // on the same card
+			at = cuda.Ptr(a.Post)
 		case a.Process == process():
 			at = cuda.Ptr(a.Post)
 			err = c.card.CtxEnablePeerAccess(cuda.Context(a.Context))

@@ -39,16 +39,26 @@ func apart(a []peer.Address, own int) []peer.Address {
 // together leaves them as they are.
 func together(a []peer.Address, _ int) []peer.Address { return a }
 
-// onRanks connects so many ranks and runs f for each, in a goroutine of its own on its card's thread.
+// cards is how many there are.
+func cards(t *testing.T, api *cuda.API) int {
+	t.Helper()
+	n, err := api.DeviceCount()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// onRanks connects so many ranks, on one card after the other, and runs f for each, in a goroutine of its own on its card's thread.
 func onRanks(t *testing.T, api *cuda.API, world int, most int64, as func([]peer.Address, int) []peer.Address, f func(r *rank) error) {
 	t.Helper()
 	errs, addresses, comms := make([]error, world), make([]peer.Address, world), make([]*peer.Comm, world)
 	var all sync.WaitGroup
-	turnstile := newTurnstile(world)
+	turnstile, n := newTurnstile(world), cards(t, api)
 	for i := range world {
 		all.Go(func() {
 			defer turnstile.leave()
-			card, err := api.OpenCard(i)
+			card, err := api.OpenCard(i % n)
 			if err != nil {
 				errs[i] = err
 				return
@@ -212,6 +222,7 @@ func TestCollectives(t *testing.T) {
 		t.Fatal(err)
 	}
 	onRanks(t, api, 3, 1<<20, together, func(r *rank) error { return r.collectives(1, 2, 31, 1000, 20_001, 700_000) })
+	onRanks(t, api, 4, 1<<20, together, func(r *rank) error { return r.collectives(1000) }) // two on one card
 	onRanks(t, api, 2, 1<<20, apart, func(r *rank) error { return r.collectives(31, 100_003) })
 	calls := fakecuda.Calls(t)
 	if opened, closed := fakecuda.Count(calls, "cuIpcOpenMemHandle_v2"), fakecuda.Count(calls, "cuIpcCloseMemHandle"); opened != 2 || closed != 2 {
