@@ -175,6 +175,26 @@ func execute(ctx context.Context, o *options, stdout, stderr io.Writer) (err err
 		defer func() { err = errors.Join(err, b.torch.close()) }()
 	}
 	m := describeMachine(b.torch)
+	// What was measured before something failed, or was interrupted, took minutes too.
+	if failed := b.runAll(ctx, o); failed != nil {
+		defer func() { err = errors.Join(failed, err) }()
+		if len(b.rows) == 0 {
+			return nil
+		}
+		fmt.Fprintf(stderr, "benchmarks: stopped early; these are the rows until then\n")
+	}
+	fmt.Fprintf(stdout, "%s\n\n", strings.Join(append(b.about, m), ", "))
+	writeTable(stdout, b.rows)
+	if goals := reached(b.rows); len(goals) > 0 {
+		fmt.Fprintln(stdout, "\nBeside the best of the peers:")
+		fmt.Fprintln(stdout)
+		writeGoals(stdout, goals)
+	}
+	return save(b.rows)
+}
+
+// runAll runs the workloads that the options ask for.
+func (b *bench) runAll(ctx context.Context, o *options) error {
 	for _, name := range o.suites {
 		b.suite = name
 		for _, w := range suites[name].workloads {
@@ -186,14 +206,7 @@ func execute(ctx context.Context, o *options, stdout, stderr io.Writer) (err err
 			}
 		}
 	}
-	fmt.Fprintf(stdout, "%s\n\n", strings.Join(append(b.about, m), ", "))
-	writeTable(stdout, b.rows)
-	if goals := reached(b.rows); len(goals) > 0 {
-		fmt.Fprintln(stdout, "\nBeside the best of the peers:")
-		fmt.Fprintln(stdout)
-		writeGoals(stdout, goals)
-	}
-	return save(b.rows)
+	return nil
 }
 
 // help is the text of --help.

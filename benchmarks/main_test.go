@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -130,5 +131,26 @@ func TestInterrupted(t *testing.T) {
 	}
 	if !strings.Contains(errs.String(), context.Canceled.Error()) || out.Len() > 0 {
 		t.Errorf("message %q, output %q", errs.String(), out.String())
+	}
+}
+
+// TestRowsOutliveFailures: what was measured before something fails is shown and saved.
+func TestRowsOutliveFailures(t *testing.T) {
+	const name = "failing"
+	register(suite{name, "", []workload{
+		{"well", "", func(_ context.Context, b *bench) error {
+			b.add(row{Workload: "measured", Unit: milliseconds})
+			return nil
+		}},
+		{"ill", "", func(context.Context, *bench) error { return errors.New("out of luck") }},
+	}})
+	defer delete(suites, name)
+	file := filepath.Join(t.TempDir(), "rows.json")
+	status, stdout, stderr := runHere("--suite", name, "--json", file)
+	if status != statusFailure || !strings.Contains(stdout, "measured") || !strings.Contains(stderr, "failing: ill: out of luck") {
+		t.Errorf("status %d, output %q, message %q", status, stdout, stderr)
+	}
+	if saved, err := os.ReadFile(file); err != nil || !strings.Contains(string(saved), "measured") {
+		t.Errorf("saved %q, %v", saved, err)
 	}
 }

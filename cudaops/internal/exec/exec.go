@@ -28,6 +28,7 @@ type Exec struct {
 	closed  bool
 
 	tools   *toolbox
+	code    []byte // of the module
 	module  cuda.Module
 	block   cuda.Ptr // scratch and control
 	extra   int64
@@ -230,15 +231,11 @@ func (e *Exec) constants() error {
 
 // functions compiles the program's kernels.
 func (e *Exec) functions() ([]cuda.Function, error) {
-	source := e.plan.source()
-	if source == "" {
-		return nil, nil
-	}
-	image, err := nvrtc.Compile(source, fmt.Sprintf("sm_%d%d", e.card.Major, e.card.Minor))
-	if err != nil {
+	code, err := e.compile()
+	if code == nil || err != nil {
 		return nil, err
 	}
-	if e.module, err = e.card.ModuleLoadData(image); err != nil {
+	if e.module, err = e.card.ModuleLoadData(code); err != nil {
 		return nil, err
 	}
 	e.later(func() error { return e.card.ModuleUnload(e.module) })
@@ -251,6 +248,17 @@ func (e *Exec) functions() ([]cuda.Function, error) {
 		list = append(list, f)
 	}
 	return list, nil
+}
+
+// compile gives the code of the plan's kernels, nil where it has none. It may be called from anywhere.
+func (e *Exec) compile() ([]byte, error) {
+	source := e.plan.source()
+	if source == "" || e.code != nil {
+		return e.code, nil
+	}
+	var err error
+	e.code, err = nvrtc.Compile(source, fmt.Sprintf("sm_%d%d", e.card.Major, e.card.Minor))
+	return e.code, err
 }
 
 // binder turns tasks into calls.

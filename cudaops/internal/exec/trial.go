@@ -3,8 +3,11 @@ package exec
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/tandem-train/tandem/cudaops/internal/cublas"
 	"github.com/tandem-train/tandem/cudaops/internal/cublas/choices"
@@ -128,6 +131,22 @@ func (v vendor) fastest(p *ir.Program, s *ir.Step, ways []way) (fastest int, ok 
 	shared, ok := take(most)
 	if !ok {
 		return 0, false, nil
+	}
+	var compiling errgroup.Group // which takes longer than all the rest, the first time
+	compiling.SetLimit(runtime.GOMAXPROCS(0))
+	for i, e := range trials {
+		if e == nil {
+			continue
+		}
+		compiling.Go(func() error {
+			if _, err := e.compile(); err != nil {
+				return fmt.Errorf("try %s: %w", ways[i].name, err)
+			}
+			return nil
+		})
+	}
+	if err := compiling.Wait(); err != nil {
+		return 0, false, err
 	}
 	for i, e := range trials {
 		if e == nil {
