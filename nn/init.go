@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
+	"runtime"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/tandem-train/tandem/internal/philox"
 )
@@ -29,21 +32,46 @@ func Constant(x float32) Init {
 // Uniform draws from [lo, hi).
 func Uniform(lo, hi float64) Init {
 	return func(dst []float32, seed uint64) {
-		philox.New(seed, 0).FillUniform(dst, 0)
-		for i, u := range dst {
-			dst[i] = float32(lo + (hi-lo)*float64(u))
-		}
+		stream := philox.New(seed, 0)
+		inParts(dst, func(part []float32, start uint64) {
+			stream.FillUniform(part, start)
+			for i, u := range part {
+				part[i] = float32(lo + (hi-lo)*float64(u))
+			}
+		})
 	}
 }
 
 // Normal draws from the normal distribution of that mean and standard deviation.
 func Normal(mean, std float64) Init {
 	return func(dst []float32, seed uint64) {
-		philox.New(seed, 0).FillNormal(dst, 0)
-		for i, z := range dst {
-			dst[i] = float32(mean + std*float64(z))
-		}
+		stream := philox.New(seed, 0)
+		inParts(dst, func(part []float32, start uint64) {
+			stream.FillNormal(part, start)
+			for i, z := range part {
+				part[i] = float32(mean + std*float64(z))
+			}
+		})
 	}
+}
+
+// inParts calls fill for parts of dst, with where they start, which many cores share where there are many: large models have hundreds of
+// millions of numbers to draw.
+func inParts(dst []float32, fill func(part []float32, start uint64)) {
+	const most = 1 << 18
+	if len(dst) <= most {
+		fill(dst, 0)
+		return
+	}
+	var parts errgroup.Group
+	parts.SetLimit(runtime.GOMAXPROCS(0))
+	for start := 0; start < len(dst); start += most {
+		parts.Go(func() error {
+			fill(dst[start:min(start+most, len(dst))], uint64(start))
+			return nil
+		})
+	}
+	_ = parts.Wait() // none fails
 }
 
 // fanIn is PyTorch's default for weights and biases of linear and convolution layers: uniform in ±1/sqrt(n), n being the

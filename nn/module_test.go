@@ -8,6 +8,8 @@ import (
 
 	"gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
+
+	"github.com/tandem-train/tandem/internal/philox"
 )
 
 // autoencoder is a user's module: tied weights, and Gorgonia's functions between ours.
@@ -448,5 +450,19 @@ func TestInitializeDependsOnNames(t *testing.T) {
 	}
 	if err := m.Weight.SetData([]float32{1}); err == nil || !strings.Contains(err.Error(), "takes 2 elements, not 1") {
 		t.Errorf("error is %v", err)
+	}
+}
+
+// TestInitInParts: what many cores fill is what one would have filled.
+func TestInitInParts(t *testing.T) {
+	const n = 1<<18 + 3
+	uniform, normal, want := make([]float32, n), make([]float32, n), make([]float32, n)
+	Uniform(0, 1)(uniform, 7)
+	Normal(0, 1)(normal, 7)
+	if philox.New(7, 0).FillUniform(want, 0); !slices.Equal(uniform, want) {
+		t.Error("uniform: other numbers")
+	}
+	if philox.New(7, 0).FillNormal(want, 0); !slices.Equal(normal, want) {
+		t.Error("normal: other numbers")
 	}
 }
