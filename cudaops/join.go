@@ -30,7 +30,8 @@ func (d *realDevice) Join(ctx context.Context, peers ir.Peers, most int64) (ir.L
 	return l, nil
 }
 
-// LinkVariable lets cards exchange by only one way: "nccl", or "direct", which is by kernels of our own.
+// LinkVariable says how cards exchange: by "nccl" only, "direct" only, which is by kernels of our own, or "auto", by whichever is faster for a size.
+// Unset, it is NCCL, and direct where that can't be had: our kernels have summed right on cards, but not been seen to train there.
 const LinkVariable = "TANDEM_CUDA_LINK"
 
 // joining is a call of Join. Ranks tell each other how they do after every step that may fail, so that all of them get a way or none does.
@@ -80,20 +81,31 @@ func (j *joining) join() (*link, error) {
 		return nil, err
 	}
 	only, world := os.Getenv(LinkVariable), j.peers.Size()
-	if only != "" && only != "nccl" && only != "direct" {
-		return nil, fmt.Errorf("%s is %q: it takes nccl or direct", LinkVariable, only)
+	if !slices.Contains([]string{"", "nccl", "direct", "auto"}, only) {
+		return nil, fmt.Errorf("%s is %q: it takes nccl, direct or auto", LinkVariable, only)
 	}
 	var w ways
 	var direct, byNCCL *ir.UnlinkedError
-	if only != "nccl" {
+	openNCCL := func() error {
+		if w.nccl, err = j.openNCCL(lib, noNCCL, versions); err != nil && !errors.As(err, &byNCCL) {
+			return errors.Join(err, j.leave(w))
+		}
+		return nil
+	}
+	if only == "" || only == "nccl" {
+		if err := openNCCL(); err != nil {
+			return nil, err
+		}
+	}
+	if w.nccl == nil && only != "nccl" {
 		if w.direct, err = j.openDirect(); err != nil && !errors.As(err, &direct) {
 			return nil, err
 		}
 	}
 	// A communicator takes half a second to make, which is for large messages only.
-	if w.direct == nil || only != "direct" && j.most > mostDirect(world) {
-		if w.nccl, err = j.openNCCL(lib, noNCCL, versions); err != nil && !errors.As(err, &byNCCL) {
-			return nil, errors.Join(err, j.leave(w))
+	if only == "auto" && (w.direct == nil || j.most > mostDirect(world)) || only == "direct" && w.direct == nil {
+		if err := openNCCL(); err != nil {
+			return nil, err
 		}
 	}
 	switch {

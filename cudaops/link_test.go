@@ -198,7 +198,8 @@ func TestUnlinked(t *testing.T) {
 
 // TestLinkNotes: three cards that are linked in one way only say what is missing of the other, in the same words on all ranks.
 func TestLinkNotes(t *testing.T) {
-	both := fakecuda.Config{Cards: []int64{1024, 1024, 1024}, Kernels: true, NCCL: true}
+	auto := map[string]string{cudaops.LinkVariable: "auto"}
+	both := fakecuda.Config{Cards: []int64{1024, 1024, 1024}, Kernels: true, NCCL: true, Env: auto}
 	with := func(change func(*fakecuda.Config)) fakecuda.Config {
 		c := both
 		change(&c)
@@ -210,11 +211,17 @@ func TestLinkNotes(t *testing.T) {
 	}{
 		"both":    {both, ""},
 		"no NCCL": {with(func(c *fakecuda.Config) { c.NCCL = false }), "by NCCL: rank 0: NCCL (libnccl.so.2) is not found"},
+		"NCCL unless asked": {with(func(c *fakecuda.Config) {
+			c.Env, c.Fail = nil, []fakecuda.Failure{{Func: "cuCtxEnablePeerAccess", Code: 217, From: 1}}
+		}), ""},
+		"no NCCL, unasked": {with(func(c *fakecuda.Config) { c.Env, c.NCCL = nil, false }), "by NCCL: rank 0: NCCL (libnccl.so.2) is not found"},
 		"no access": {with(func(c *fakecuda.Config) {
 			c.Fail = []fakecuda.Failure{{Func: "cuCtxEnablePeerAccess", Code: 217, From: 1}}
 		}), "over the cards' memory: rank 0: its card does not reach"},
-		"no kernel":             {with(func(c *fakecuda.Config) { c.Fail = []fakecuda.Failure{{Func: "cuIpcGetMemHandle", Code: 801, From: 3}} }), "can't take part"},
-		"NCCL off by its bytes": {with(func(c *fakecuda.Config) { c.Env = map[string]string{"FAKE_NCCL_CORRUPT": "1"} }), "NCCL_P2P_DISABLE"},
+		"no kernel": {with(func(c *fakecuda.Config) { c.Fail = []fakecuda.Failure{{Func: "cuIpcGetMemHandle", Code: 801, From: 3}} }), "can't take part"},
+		"NCCL off by its bytes": {with(func(c *fakecuda.Config) {
+			c.Env = map[string]string{"FAKE_NCCL_CORRUPT": "1", cudaops.LinkVariable: "auto"}
+		}), "NCCL_P2P_DISABLE"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if !fakecuda.In(t, c.fake) {
