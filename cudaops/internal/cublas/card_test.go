@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-train/tandem/cudaops/internal/cublas/cardtest"
 	"github.com/tandem-train/tandem/cudaops/internal/cublas/choices"
 	"github.com/tandem-train/tandem/cudaops/internal/cuda"
+	"github.com/tandem-train/tandem/internal/ir"
 )
 
 const workspaceBytes = 32 << 20
@@ -237,7 +238,7 @@ func TestBiasGradients(t *testing.T) {
 func TestHalves(t *testing.T) {
 	b := openCard(t)
 	const m, n, k = 64, 96, 128
-	for _, in := range []Type{BF16, F16} {
+	for _, in := range []ir.DType{ir.BF16, ir.F16} {
 		p := Product{M: m, N: n, K: k, A: rowMajor(m, k), B: rowMajor(k, n), C: rowMajor(m, n), In: in, Bias: true}
 		plan, err := b.handle.Plan(p)
 		must(t, err)
@@ -274,21 +275,12 @@ func small(n int) []float32 {
 }
 
 // halves packs what small made, two a word.
-func halves(t Type, x []float32) []float32 {
+func halves(t ir.DType, x []float32) []float32 {
 	words := make([]float32, len(x)/2)
 	for i := range words {
-		words[i] = math.Float32frombits(half(t, x[2*i]) | half(t, x[2*i+1])<<16)
+		words[i] = math.Float32frombits(cardtest.Half(t, x[2*i]) | cardtest.Half(t, x[2*i+1])<<16)
 	}
 	return words
-}
-
-// half is the bits of a number that the type holds exactly.
-func half(t Type, x float32) uint32 {
-	bits := math.Float32bits(x)
-	if t == BF16 || x == 0 {
-		return bits >> 16
-	}
-	return bits>>16&0x8000 | (bits>>23&0xff-112)<<10 | bits>>13&0x3ff
 }
 
 // TestCapture: a captured product runs again with what its operands hold then.

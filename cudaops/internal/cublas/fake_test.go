@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-train/tandem/cudaops/internal/cache"
 	"github.com/tandem-train/tandem/cudaops/internal/cublas/choices"
 	"github.com/tandem-train/tandem/cudaops/internal/cuda"
+	"github.com/tandem-train/tandem/internal/ir"
 )
 
 // fake is a library that writes down how it is called; see testdata/fake.c.
@@ -128,7 +129,7 @@ matmul 1 a 0x2000 b 0x1000 0 c 0x3000 d 0x3000 algo 1 workspace 0x9000 (1000) st
 func TestTypes(t *testing.T) {
 	f := openFake(t)
 	h := f.handle(t)
-	if _, err := h.Plan(Product{M: 3, N: 5, K: 7, A: Matrix{7, 1, 0}, B: Matrix{5, 1, 0}, C: Matrix{5, 1, 0}, In: BF16, BiasGrad: SumB, TF32: true}); err != nil {
+	if _, err := h.Plan(Product{M: 3, N: 5, K: 7, A: Matrix{7, 1, 0}, B: Matrix{5, 1, 0}, C: Matrix{5, 1, 0}, In: ir.BF16, BiasGrad: SumB, TF32: true}); err != nil {
 		t.Fatal(err)
 	}
 	log := f.log()

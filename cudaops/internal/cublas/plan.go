@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/tandem-train/tandem/cudaops/internal/cuda"
+	"github.com/tandem-train/tandem/internal/ir"
 )
 
 // algorithm is a cublasLtMatmulAlgo_t, which means something to the same version of the library only.
@@ -108,7 +109,7 @@ func (p *Plan) prepare() error {
 			return err
 		}
 	}
-	for i, alignment := range [...]cuda.Ptr{aligned, cuda.Ptr(q.Out.size())} {
+	for i, alignment := range [...]cuda.Ptr{aligned, cuda.Ptr(q.Out.Size())} {
 		// Some products the library has for well aligned buffers only.
 		if err := p.choose(&p.choice[i], alignment); err != nil && (i == 0 || !Unsupported(err)) {
 			return err
@@ -124,9 +125,9 @@ func (p *Plan) set(attribute int32, value, size uint64) error {
 }
 
 // layout makes the descriptor of a matrix.
-func (p *Plan) layout(at *uintptr, m layout, dtype Type) error {
+func (p *Plan) layout(at *uintptr, m layout, dtype ir.DType) error {
 	l := p.h.lib
-	if err := l.check("cublasLtMatrixLayoutCreate", l.layoutCreate(at, dtype.dataType(), uint64(m.rows), uint64(m.cols), int64(m.ld))); err != nil {
+	if err := l.check("cublasLtMatrixLayoutCreate", l.layoutCreate(at, dataTypes[dtype], uint64(m.rows), uint64(m.cols), int64(m.ld))); err != nil {
 		return err
 	}
 	if p.product.Batch == 1 {

@@ -3,28 +3,9 @@ package cublas
 import (
 	"errors"
 	"fmt"
+
+	"github.com/tandem-train/tandem/internal/ir"
 )
-
-// Type is the type of a matrix's elements.
-type Type uint8
-
-// The types. Whatever they are, sums are in float32.
-const (
-	F32 Type = iota
-	BF16
-	F16
-)
-
-// String returns the type's name.
-func (t Type) String() string { return [...]string{"f32", "bf16", "f16"}[t] }
-
-// size is an element's size in bytes.
-func (t Type) size() int {
-	if t == F32 {
-		return 4
-	}
-	return 2
-}
 
 // Matrix says where the elements of an operand lie: by the strides, in elements, from one row to the next, one column to the next, and one
 // product of the batch to the next.
@@ -45,7 +26,7 @@ const (
 type Product struct {
 	Batch, M, N, K int // Batch 0 is 1
 	A, B, C        Matrix
-	In, Out        Type // of A and B; of C and the bias
+	In, Out        ir.DType // of A and B; of C and the bias. Whatever they are, sums are in float32
 
 	Bias     bool     // a vector of N is added to every row,
 	Relu     bool     // then what is negative becomes 0
@@ -80,12 +61,12 @@ const (
 	epilogueBGradA, epilogueBGradB              = 256, 512
 )
 
-// dataType is the library's name of a type.
-func (t Type) dataType() int32 { return [...]int32{realF32, realBF16, realF16}[t] }
+// dataTypes are the types that the library has, by its names.
+var dataTypes = map[ir.DType]int32{ir.F32: realF32, ir.BF16: realBF16, ir.F16: realF16}
 
 // compute is the library's name of the arithmetic.
 func (p Product) compute() int32 {
-	if p.TF32 && p.In == F32 {
+	if p.TF32 && p.In == ir.F32 {
 		return compute32FFastTF32
 	}
 	return compute32F
@@ -120,7 +101,9 @@ func (p Product) check() error {
 	switch {
 	case p.M < 1 || p.N < 1 || p.K < 1 || p.Batch < 0:
 		return fmt.Errorf("cublas: a product of %d times %dx%dx%d", p.Batch, p.M, p.K, p.N)
-	case p.Out != F32 && p.Out != p.In:
+	case p.In == ir.I32:
+		return errors.New("cublas: a product of i32")
+	case p.Out != ir.F32 && p.Out != p.In:
 		return fmt.Errorf("cublas: a product of %s in %s: the result is f32 or of the operands' type", p.In, p.Out)
 	case p.BiasGrad != NoBiasGrad && (p.Bias || p.Relu):
 		return errors.New("cublas: a product with a bias or ReLU and the gradient of a bias: it is one or the other")

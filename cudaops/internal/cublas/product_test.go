@@ -4,6 +4,8 @@ import (
 	"errors"
 	"testing"
 	"unsafe"
+
+	"github.com/tandem-train/tandem/internal/ir"
 )
 
 func TestSizes(t *testing.T) {
@@ -122,8 +124,9 @@ func TestImpossibleProducts(t *testing.T) {
 		"no rows":       {N: 1, K: 1},
 		"no sum":        {M: 1, N: 1},
 		"batch":         {M: 1, N: 1, K: 1, Batch: -1},
-		"bf16 of f32":   {M: 1, N: 1, K: 1, Out: BF16},
-		"bf16 of f16":   {M: 1, N: 1, K: 1, In: F16, Out: BF16},
+		"whole numbers": {M: 1, N: 1, K: 1, In: ir.I32},
+		"bf16 of f32":   {M: 1, N: 1, K: 1, Out: ir.BF16},
+		"bf16 of f16":   {M: 1, N: 1, K: 1, In: ir.F16, Out: ir.BF16},
 		"bias and sums": {M: 1, N: 1, K: 1, Bias: true, BiasGrad: SumB},
 	} {
 		if p.check() == nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-train/tandem/cudaops/internal/cublas/cardtest"
 	"github.com/tandem-train/tandem/cudaops/internal/cublas/choices"
 	"github.com/tandem-train/tandem/cudaops/internal/cuda"
+	"github.com/tandem-train/tandem/internal/ir"
 )
 
 var must, random = cardtest.Must, cardtest.Random
@@ -56,7 +57,7 @@ func (o *buffers) result() int { return [...]int{Forward: 2, GradX: 0, GradW: 1}
 func (b *bench) fill(c Conv, workspace int64) *buffers {
 	b.Helper()
 	numbers := random
-	if c.Type != F32 {
+	if c.Type != ir.F32 {
 		numbers = eighths
 	}
 	o := &buffers{conv: c, data: [4][]float32{numbers(size(c.X)), numbers(size(c.W)), numbers(size(c.Y)), numbers(c.Y[1])}}
@@ -81,12 +82,12 @@ func eighths(n int) []float32 {
 // words are the numbers of x, w, y or bias as they lie on the card, halves two a word.
 func (o *buffers) words(i int) []float32 {
 	x := o.lie(i, o.data[i], true)
-	if o.conv.Type == F32 {
+	if o.conv.Type == ir.F32 {
 		return x
 	}
 	words := make([]float32, (len(x)+1)/2)
 	for at, v := range x {
-		half := o.conv.Type.half(v) << (at % 2 * 16)
+		half := cardtest.Half(o.conv.Type, v) << (at % 2 * 16)
 		words[at/2] = math.Float32frombits(math.Float32bits(words[at/2]) | half)
 	}
 	return words
@@ -96,13 +97,13 @@ func (o *buffers) words(i int) []float32 {
 func (b *bench) got(o *buffers) []float32 {
 	b.Helper()
 	n := len(o.want)
-	if o.conv.Type == F32 {
+	if o.conv.Type == ir.F32 {
 		return b.Get(o.at[o.result()], n)
 	}
 	x := make([]float32, n)
 	words := b.Get(o.at[o.result()], (n+1)/2)
 	for at := range x {
-		x[at] = o.conv.Type.whole(math.Float32bits(words[at/2]) >> (at % 2 * 16) & 0xffff)
+		x[at] = whole(o.conv.Type, math.Float32bits(words[at/2])>>(at%2*16)&0xffff)
 	}
 	return x
 }
@@ -119,25 +120,13 @@ func (b *bench) same(o *buffers, first []float32) {
 
 // arithmetics are the kinds of numbers.
 var arithmetics = []struct {
-	Type
+	Type ir.DType
 	tf32 bool
-}{{F32, false}, {F32, true}, {BF16, false}, {F16, false}}
-
-// half is the bits of a number that the type holds exactly, or of NaN.
-func (t Type) half(x float32) uint32 {
-	bits := math.Float32bits(x)
-	switch {
-	case t == BF16 || x == 0:
-		return bits >> 16
-	case x != x:
-		return 0x7e00
-	}
-	return bits>>16&0x8000 | (bits>>23&0xff-112)<<10 | bits>>13&0x3ff
-}
+}{{ir.F32, false}, {ir.F32, true}, {ir.BF16, false}, {ir.F16, false}}
 
 // whole is the number of a half's bits.
-func (t Type) whole(half uint32) float32 {
-	if t == BF16 {
+func whole(t ir.DType, half uint32) float32 {
+	if t == ir.BF16 {
 		return math.Float32frombits(half << 16)
 	}
 	exponent, mantissa := int(half>>10&31), float64(half&0x3ff)
@@ -242,7 +231,7 @@ func (b *bench) run(p *Plan, o *buffers) {
 // check compares what is on the card with what was to come out.
 func (b *bench) check(p *Plan, o *buffers) []float32 {
 	b.Helper()
-	limit := map[Type]float64{F32: 4e-6, BF16: 4e-3, F16: 1e-3}[o.conv.Type] // of the sum of absolute values
+	limit := map[ir.DType]float64{ir.F32: 4e-6, ir.BF16: 4e-3, ir.F16: 1e-3}[o.conv.Type] // of the sum of absolute values
 	if o.conv.TF32 {
 		limit = 1e-3
 	}
@@ -305,7 +294,7 @@ func TestConvolutions(t *testing.T) {
 			t.Run(c.String(), func(t *testing.T) {
 				b := b.sub(t)
 				p, err := b.handle.Conv(c)
-				if (c.NHWC || c.Type != F32) && Unsupported(err) {
+				if (c.NHWC || c.Type != ir.F32) && Unsupported(err) {
 					t.Skipf("not in this library: %v", err)
 				}
 				must(t, err)
@@ -347,7 +336,7 @@ func TestEveryOffer(t *testing.T) {
 		t.Run(c.String(), func(t *testing.T) {
 			b := b.sub(t)
 			p, err := b.handle.Conv(c)
-			if (c.NHWC || c.Type != F32) && Unsupported(err) {
+			if (c.NHWC || c.Type != ir.F32) && Unsupported(err) {
 				t.Skipf("not in this library: %v", err)
 			}
 			must(t, err)

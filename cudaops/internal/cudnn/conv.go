@@ -20,40 +20,19 @@ const (
 // String returns the kind's name.
 func (k Kind) String() string { return [...]string{"forward", "gradient by x", "gradient by w"}[k] }
 
-// Type is the type of a tensor's elements.
-type Type uint8
-
-// The types. Whatever they are, sums are in float32.
-const (
-	F32 Type = iota
-	BF16
-	F16
-)
-
-// String returns the type's name.
-func (t Type) String() string { return [...]string{"f32", "bf16", "f16"}[t] }
-
-// size is an element's size in bytes.
-func (t Type) size() int {
-	if t == F32 {
-		return 4
-	}
-	return 2
-}
-
-// dataType is the library's name of a type.
-func (t Type) dataType() int32 { return [...]int32{dataFloat, dataBFloat16, dataHalf}[t] }
+// dataTypes are the types that tensors have, by the library's names.
+var dataTypes = map[ir.DType]int32{ir.F32: dataFloat, ir.BF16: dataBFloat16, ir.F16: dataHalf}
 
 // Conv is a cross-correlation, or a gradient of it. Tensors are packed: x [N,C,H,W], w [O,C/Groups,KH,KW], y [N,O,OH,OW].
 type Conv struct {
 	X, W, Y [4]int
 	Window  ir.Window
 	Kind    Kind
-	Type    Type // of all three and the bias
-	NHWC    bool // in memory the channels of all three are last; the shapes are given in the order above all the same
-	Bias    bool // Forward: a vector of O is added to the channels,
-	Relu    bool // then what is negative becomes 0
-	TF32    bool // float32 inputs may be rounded to 10 bits of mantissa, which is some ten times as fast
+	Type    ir.DType // of all three and the bias: F32 or a half. Whatever it is, sums are in float32
+	NHWC    bool     // in memory the channels of all three are last; the shapes are given in the order above all the same
+	Bias    bool     // Forward: a vector of O is added to the channels,
+	Relu    bool     // then what is negative becomes 0
+	TF32    bool     // float32 inputs may be rounded to 10 bits of mantissa, which is some ten times as fast
 }
 
 // String describes all of the convolution: it is what is remembered of.
@@ -64,7 +43,7 @@ func (c Conv) String() string {
 }
 
 // rounds reports whether inputs have few enough bits for tensor cores.
-func (c Conv) rounds() bool { return c.TF32 || c.Type != F32 }
+func (c Conv) rounds() bool { return c.TF32 || c.Type != ir.F32 }
 
 // format is the library's name of the layout.
 func (c Conv) format() int32 {
@@ -77,6 +56,9 @@ func (c Conv) format() int32 {
 // check says what is wrong with a convolution.
 func (c Conv) check() error {
 	w := c.Window
+	if c.Type == ir.I32 {
+		return errors.New("tensors of i32")
+	}
 	if w.Groups < 1 || w.Stride[0] < 1 || w.Stride[1] < 1 || w.Dilation[0] < 1 || w.Dilation[1] < 1 || w.Padding[0] < 0 || w.Padding[1] < 0 {
 		return fmt.Errorf("window %+v", w)
 	}

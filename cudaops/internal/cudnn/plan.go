@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-train/tandem/cudaops/internal/cublas/choices"
 	"github.com/tandem-train/tandem/cudaops/internal/cuda"
+	"github.com/tandem-train/tandem/internal/ir"
 )
 
 // Constants of the library's headers.
@@ -89,7 +90,7 @@ func (p *Plan) describe() error {
 	if err := l.check("cudnnCreateFilterDescriptor", l.filterCreate(&p.w)); err != nil {
 		return err
 	}
-	if err := l.check("cudnnSetFilter4dDescriptor", l.filterSet(p.w, c.Type.dataType(), c.format(), int32(c.W[0]), int32(c.W[1]), int32(c.W[2]), int32(c.W[3]))); err != nil {
+	if err := l.check("cudnnSetFilter4dDescriptor", l.filterSet(p.w, dataTypes[c.Type], c.format(), int32(c.W[0]), int32(c.W[1]), int32(c.W[2]), int32(c.W[3]))); err != nil {
 		return err
 	}
 	if err := l.check("cudnnCreateConvolutionDescriptor", l.convCreate(&p.window)); err != nil {
@@ -120,7 +121,7 @@ func (p *Plan) tensor(at *uintptr, samples int, shape [4]int) error {
 	if err := l.check("cudnnCreateTensorDescriptor", l.tensorCreate(at)); err != nil {
 		return err
 	}
-	return l.check("cudnnSetTensor4dDescriptor", l.tensorSet(*at, p.conv.format(), p.conv.Type.dataType(), int32(samples), int32(shape[1]), int32(shape[2]), int32(shape[3])))
+	return l.check("cudnnSetTensor4dDescriptor", l.tensorSet(*at, p.conv.format(), dataTypes[p.conv.Type], int32(samples), int32(shape[1]), int32(shape[2]), int32(shape[3])))
 }
 
 // batch describes so many samples of the convolution, the first time.
@@ -152,7 +153,7 @@ const mostNumbers = 1<<31 - 1
 
 // choose lists what the library offers, and takes what was remembered or else the first.
 func (p *Plan) choose() error {
-	c, size := p.conv, p.conv.Type.size()
+	c, size := p.conv, p.conv.Type.Size()
 	x, y := sample(c.X), sample(c.Y)
 	cuts := slices.DeleteFunc(cuts(c.X[0], int(p.h.leastPiece/int64(size*(x+y))), max(even(x, size), even(y, size))), func(c cut) bool { return c.samples*max(x, y) > mostNumbers })
 	var ways []offer
@@ -170,7 +171,7 @@ func (p *Plan) choose() error {
 			}
 		}
 	}
-	if c.Kind == GradW && c.Type != F32 {
+	if c.Kind == GradW && c.Type != ir.F32 {
 		cuts = cuts[:1] // the sum of pieces would be rounded each time
 	}
 	for _, o := range ways {
@@ -324,7 +325,7 @@ func (p *Plan) run(x, w, y, bias, workspace cuda.Ptr) error {
 		if c.Kind == GradW && i > 0 {
 			beta = &one
 		}
-		bytes := c.Type.size() * first
+		bytes := c.Type.Size() * first
 		x, y := x+cuda.Ptr(bytes*sample(c.X)), y+cuda.Ptr(bytes*sample(c.Y))
 		if err := p.piece(b, x, w, y, bias, workspace, beta); err != nil {
 			return err

@@ -137,8 +137,6 @@ type vendor struct {
 }
 
 // libraryTypes are cuBLASLt's.
-var libraryTypes = map[ir.DType]cublas.Type{ir.F32: cublas.F32, ir.BF16: cublas.BF16, ir.F16: cublas.F16}
-
 // product plans p for cuBLASLt. An operand that it cannot take is copied first, and so is one of which a copy is wanted.
 func (v vendor) product(b *planner, p matrices) (bool, error) {
 	if p.k == 0 {
@@ -153,7 +151,7 @@ func (v vendor) product(b *planner, p matrices) (bool, error) {
 		return false, err
 	}
 	h.SetStream(v.e.card.Stream)
-	q := cublas.Product{Batch: p.batch, M: p.m, N: p.n, K: p.k, Bias: p.biased, Relu: p.relu, TF32: b.program.Target.TF32, In: libraryTypes[in], Out: libraryTypes[out]}
+	q := cublas.Product{Batch: p.batch, M: p.m, N: p.n, K: p.k, Bias: p.biased, Relu: p.relu, TF32: b.program.Target.TF32, In: in, Out: out}
 	vector := p.bias
 	if p.summed {
 		q.BiasGrad, vector = cublas.SumA, p.sums
@@ -239,9 +237,6 @@ func (v vendor) product(b *planner, p matrices) (bool, error) {
 // vectorBytes is what cuDNN reads and writes at once of numbers in halves, without looking whether their place allows it.
 const vectorBytes = 16
 
-// convTypes are cuDNN's.
-var convTypes = map[ir.DType]cudnn.Type{ir.F32: cudnn.F32, ir.BF16: cudnn.BF16, ir.F16: cudnn.F16}
-
 // convolution plans c for cuDNN.
 func (v vendor) convolution(b *planner, c convolution) (bool, error) {
 	if c.wt != c.xt || c.yt != c.xt || c.biased && c.biasType != c.xt {
@@ -257,7 +252,7 @@ func (v vendor) convolution(b *planner, c convolution) (bool, error) {
 	if err := h.SetStream(v.e.card.Stream); err != nil {
 		return false, err
 	}
-	q := cudnn.Conv{X: c.xs, W: c.ws, Y: c.ys, Window: c.window, NHWC: c.window.ChannelsLast, Bias: c.biased, Relu: c.relu, TF32: b.program.Target.TF32, Type: convTypes[c.xt]}
+	q := cudnn.Conv{X: c.xs, W: c.ws, Y: c.ys, Window: c.window, NHWC: c.window.ChannelsLast, Bias: c.biased, Relu: c.relu, TF32: b.program.Target.TF32, Type: c.xt}
 	out := 2
 	switch c.op.(type) {
 	case ir.Conv2dGradX:

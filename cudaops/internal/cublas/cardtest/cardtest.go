@@ -11,6 +11,7 @@ import (
 	"unsafe"
 
 	"github.com/tandem-train/tandem/cudaops/internal/cuda"
+	"github.com/tandem-train/tandem/internal/ir"
 )
 
 // Bench is a card in use by one test, whose goroutine is locked to its thread. What a Bench gives out it takes back when the test ends.
@@ -152,4 +153,16 @@ func Poison(n int) []float32 {
 		x[i] = float32(math.NaN())
 	}
 	return x
+}
+
+// Half is the bits of a number that the type holds exactly, or of NaN.
+func Half(t ir.DType, x float32) uint32 {
+	bits := math.Float32bits(x)
+	switch {
+	case t == ir.BF16 || x == 0:
+		return bits >> 16
+	case x != x:
+		return 0x7e00
+	}
+	return bits>>16&0x8000 | (bits>>23&0xff-112)<<10 | bits>>13&0x3ff
 }
