@@ -152,7 +152,7 @@ func onCard(name string) func(context.Context, *bench) error {
 		}
 		var peer *torch
 		if b.wants(torchPeer) {
-			if peer, err = startTorch(ctx, torchOnCard); err != nil {
+			if peer, err = b.startTorch(ctx, torchOnCard); err != nil {
 				return err
 			}
 			defer func() { err = errors.Join(err, peer.close()) }()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"time"
 
@@ -236,11 +235,10 @@ func cardsStart(ctx context.Context, b *bench) (err error) {
 	}
 	entrants := []entrant{{row: took, run: ours}}
 	if b.wants(torchPeer) {
-		script, err := torchScript()
+		script, err := b.script(torchOnCards)
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, os.RemoveAll(filepath.Dir(script))) }()
 		request := `{"workload": "mlp", "size": 64, "mode": "ddp", "precision": "tf32"}`
 		entrants = append(entrants, entrant{peer: torchPeer + "run", row: took,
 			run: starts("python3", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", n, script, "--start", request)})

@@ -168,8 +168,9 @@ func execute(ctx context.Context, o *options, stdout, stderr io.Writer) (err err
 		sampling: o.sampling, cores: runtime.GOMAXPROCS(0), peers: o.peers, torchModes: o.modes,
 		log: func(format string, args ...any) { fmt.Fprintf(stderr, format+"\n", args...) },
 	}
+	defer func() { err = errors.Join(err, os.RemoveAll(b.scripts)) }()
 	if slices.Contains(o.peers, torchPeer) && slices.ContainsFunc(o.suites, func(s string) bool { return s != cardSuite && s != cardsSuite }) {
-		if b.torch, err = startTorch(ctx, torchOnCPU); err != nil {
+		if b.torch, err = b.startTorch(ctx, torchOnCPU); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, b.torch.close()) }()

@@ -126,9 +126,13 @@ func cardStarts(ctx context.Context, b *bench) error {
 			return err
 		}
 		if b.wants(torchPeer) {
+			script, err := b.script(torchOnCard)
+			if err != nil {
+				return err
+			}
 			for _, mode := range c.modes(b) {
 				request := fmt.Sprintf(`{"workload": %q, "size": %d, "mode": %q, "precision": %q, "steps": %d}`, c.name, c.batch, mode, c.precision, stepsAfter)
-				all = append(all, &starter{peer: torchPeer + " " + mode, argv: []string{"python3", "-c", torchOnCard, "--start", request}})
+				all = append(all, &starter{peer: torchPeer + " " + mode, argv: []string{"python3", script, "--start", request}})
 			}
 		}
 		for range min(b.runs, 3) {

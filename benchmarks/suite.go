@@ -35,6 +35,8 @@ type bench struct {
 	cores int      // to use
 	peers []string // to measure
 	torch *torch   // on the CPU; nil: not to be measured
+	// scripts is the folder of the peers' scripts, "" before they are wanted.
+	scripts string
 	// torchModes are how PyTorch runs on a card.
 	torchModes []string
 	ceilings   *ceilings // of the card; nil before they were measured

@@ -4,12 +4,14 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	_ "embed"
+	"embed"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"time"
 )
@@ -17,13 +19,30 @@ import (
 // torchPeer is PyTorch, on machines that have it.
 const torchPeer = "torch"
 
-// The scripts travel inside the binary, which may run far from this folder.
-var (
-	//go:embed peers/torch_cpu.py
-	torchOnCPU string
-	//go:embed peers/torch_card.py
-	torchOnCard string
+// The scripts, which travel inside the binary: it may run far from this folder.
+const (
+	torchOnCPU   = "torch_cpu.py"
+	torchOnCard  = "torch_card.py"
+	torchOnCards = "torch_cards.py"
 )
+
+//go:embed peers
+var scripts embed.FS
+
+// script is the file of a script, in a folder that is there until the end.
+func (b *bench) script(name string) (string, error) {
+	if b.scripts == "" {
+		dir, err := os.MkdirTemp("", "tandem-bench-")
+		if err != nil {
+			return "", fmt.Errorf("--peer torch: %w", err)
+		}
+		b.scripts = dir
+		if err := os.CopyFS(dir, scripts); err != nil {
+			return "", fmt.Errorf("--peer torch: %w", err)
+		}
+	}
+	return filepath.Join(b.scripts, "peers", name), nil
+}
 
 // torch is a process of PyTorch that works when it is told to, so that its samples come in turn with ours.
 type torch struct {
@@ -40,18 +59,17 @@ type torchAnswer struct {
 	Seconds float64 `json:"seconds"`
 }
 
-// startTorch starts Python with one of the scripts. It lives until close or until ctx ends.
-func startTorch(ctx context.Context, script string) (*torch, error) {
-	return serveTorch(ctx, "-c", script, "--serve")
-}
-
-// serveTorch starts Python with arguments that make it serve.
-func serveTorch(ctx context.Context, args ...string) (*torch, error) {
+// startTorch starts Python, which serves with one of the scripts. launcher are arguments that come before that. It lives until close or until ctx ends.
+func (b *bench) startTorch(ctx context.Context, script string, launcher ...string) (*torch, error) {
+	script, err := b.script(script)
+	if err != nil {
+		return nil, err
+	}
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		return nil, errors.New("--peer torch: no python3 in PATH: install Python and PyTorch, or leave this peer out")
 	}
-	t := &torch{cmd: exec.CommandContext(ctx, python, args...)}
+	t := &torch{cmd: exec.CommandContext(ctx, python, append(launcher, script, "--serve")...)}
 	t.cmd.Stderr = &t.stderr
 	if t.in, err = t.cmd.StdinPipe(); err != nil {
 		return nil, fmt.Errorf("--peer torch: %w", err)

@@ -19,7 +19,8 @@ func python(t *testing.T, script string) {
 
 // ready is a script that says so, like the real one, and goes on with rest for each request.
 func ready(rest string) string {
-	return `echo '{"version": "9.9"}'; while read request; do ` + rest + `; done`
+	return `[ -f "$1" ] && [ -f "$(dirname "$1")/torch_nets.py" ] && [ "$2" = --serve ] || exit 9
+echo '{"version": "9.9"}'; while read request; do ` + rest + `; done`
 }
 
 func TestTorchFails(t *testing.T) {
@@ -54,6 +55,7 @@ func TestTorchFails(t *testing.T) {
 }
 
 func TestTorchTakesTurns(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
 	requests := filepath.Join(t.TempDir(), "requests")
 	python(t, ready(`echo "$request" >>`+requests+`; echo '{"seconds": 1000}'`))
 	status, stdout, stderr := runHere("--suite", "host", "--workload", "mlp", "--peer", "torch", "--runs", "1", "--min-time", "0", "--threads", "2")
@@ -64,6 +66,9 @@ func TestTorchTakesTurns(t *testing.T) {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("output lacks %q:\n%s", want, stdout)
 		}
+	}
+	if left, err := filepath.Glob(filepath.Join(os.TempDir(), "tandem-bench-*")); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
 	}
 	got, err := os.ReadFile(requests)
 	if err != nil {

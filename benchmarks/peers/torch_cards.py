@@ -4,9 +4,9 @@ With --serve, rank 0 reads requests, {"workload", "size", "mode", "precision", "
 took. Or with --start and such a request: it makes a step, and rank 0 says so by a line.
 
 A step is forward, cross entropy, backward and an update by SGD with momentum 0.9; each card has its part of one batch of the size, which stays
-there. The workload allreduce is ten all-reduces of size bytes instead, in the mode nccl. Only the last step is waited for. Modes, all of which sum gradients by NCCL: ddp (DistributedDataParallel), ddp-compile (with
-torch.compile), ddp-graph (the whole step in one CUDA graph), zero1 (each card has the optimizer's state of a part of the parameters). dp is
-torch.nn.DataParallel: the first process drives all cards, and the others wait.
+there. The workload allreduce is ten all-reduces of size bytes instead, in the mode nccl. Only the last step is waited for. Modes, all of which
+sum gradients by NCCL: ddp (DistributedDataParallel), ddp-compile (with torch.compile), ddp-graph (the whole step in one CUDA graph), zero1 (each
+card has the optimizer's state of a part of the parameters). dp is torch.nn.DataParallel: the first process drives all cards, and the others wait.
 """
 
 import functools
@@ -21,27 +21,8 @@ from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
+from torch_nets import WORKLOADS
 
-def mlp():
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
-    )
-
-
-def cnn():
-    return nn.Sequential(
-        nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(9216, 128), nn.ReLU(), nn.Linear(128, 10),
-    )
-
-
-def big():
-    hidden = [layer for _ in range(4) for layer in (nn.Linear(8192, 8192), nn.ReLU())]
-    return nn.Sequential(*hidden, nn.Linear(8192, 1000))
-
-
-IMAGES = ((1, 28, 28), 10)
-WORKLOADS = {"mlp": (mlp, *IMAGES), "cnn": (cnn, *IMAGES), "big": (big, (8192,), 1000)}
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 SGD = {"lr": 0.01, "momentum": 0.9}
 

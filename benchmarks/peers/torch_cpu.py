@@ -20,18 +20,7 @@ import time
 import torch
 from torch import nn
 
-
-def mlp():
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
-    )
-
-
-def cnn():
-    return nn.Sequential(
-        nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(9216, 128), nn.ReLU(), nn.Linear(128, 10),
-    )
+from torch_nets import WORKLOADS
 
 
 @functools.lru_cache(maxsize=1)
@@ -41,9 +30,10 @@ def prepare(workload, size):
     if workload == "matmul":
         a, b, c = torch.randn(size, size), torch.randn(size, size), torch.empty(size, size)
         return lambda: torch.mm(a, b, out=c)
-    model, loss = {"mlp": mlp, "cnn": cnn}[workload](), nn.CrossEntropyLoss()
+    network, shape, classes = WORKLOADS[workload]
+    model, loss = network(), nn.CrossEntropyLoss()
     sgd = torch.optim.SGD(model.parameters(), lr=0.01)
-    x, y = torch.randn(size, 1, 28, 28), torch.randint(0, 10, (size,))
+    x, y = torch.randn(size, *shape), torch.randint(0, classes, (size,))
 
     def step():
         sgd.zero_grad()
