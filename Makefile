@@ -19,7 +19,7 @@ FUZZTIME ?= 10000x
 STAGES := build vet generated lint fuzz mnist unit noasm race
 
 # Packages whose tests mean something on a machine with cards.
-GPU_PACKAGES := ./cudaops ./cudaops/internal/cublas ./cudaops/internal/cudnn ./cudaops/internal/exec ./dp ./dp/comm ./internal/host ./internal/host/kernel ./nn ./tensorboard
+GPU_PACKAGES := ./cudaops ./cudaops/internal/cublas ./cudaops/internal/cudnn ./cudaops/internal/exec ./cudaops/internal/nccl ./cudaops/internal/peer ./dp ./dp/comm ./internal/host ./internal/host/kernel ./nn ./tensorboard
 
 # about prints what a target does: the text after ## on its line below.
 about = sed -n "s/^$(1):.*\#\# *//p" Makefile
@@ -106,7 +106,7 @@ bench: ## time training steps, kernels, processes and their start on this machin
 gpu: ## put stripped test and benchmark binaries for a machine with cards, but no Go, into build/gpu and build/gpu.tar.gz
 	@rm -rf build/gpu; mkdir -p build/gpu
 	CGO_ENABLED=0 go test -c -trimpath -ldflags '-s -w' -o build/gpu/ $(GPU_PACKAGES)
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o build/gpu/ ./benchmarks ./examples/mnist ./launcher/tandem
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o build/gpu/ ./benchmarks ./examples/mnist ./examples/shareacard ./launcher/tandem
 	@cp internal/tools/gpurun build/gpu/run
 	@cp -r nn/testdata build/gpu/ && cp -r tensorboard/testdata build/gpu/
 	tar -czf build/gpu.tar.gz -C build gpu
