@@ -125,7 +125,7 @@ func (c *compiler) prepare(g *Graph) (*part, error) {
 		dump("rounded", g)
 	}
 	if c.p.Target.channelsLast() {
-		if g, err = channelsLast(g, c.p.Target.Traits, &c.p.Checks); err != nil {
+		if g, err = channelsLast(g, c.p.Target, &c.p.Checks); err != nil {
 			return nil, err
 		}
 		dump("channels last", g)

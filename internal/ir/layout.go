@@ -9,9 +9,9 @@ import "slices"
 // made from its arguments is decided in order; the other one follows by a transpose, when something asks for it. Since most transposes meet their
 // inverse, few are left: those of filters, which are small and stay in memory as they were, and those where images turn into rows of numbers.
 // There a linear layer's weights are brought into the images' order, if they are less than the images.
-func channelsLast(g *Graph, traits Traits, checks *[]Check) (*Graph, error) {
+func channelsLast(g *Graph, target Target, checks *[]Check) (*Graph, error) {
 	l := &layout{
-		traits:     traits,
+		half:       target.Half,
 		simplifier: simplifier{seen: map[string]*Value{}, uses: map[*Value]int{}, checks: checks},
 		old:        useCounts(g), plain: make([]*Value, len(g.Values)), last: make([]*Value, len(g.Values)), placed: make([]bool, len(g.Values)),
 	}
@@ -30,7 +30,7 @@ func channelsLast(g *Graph, traits Traits, checks *[]Check) (*Graph, error) {
 // layout is the state of the pass. Its new values are made by the simplifier, so that equal ones are shared and transposes cancel.
 type layout struct {
 	simplifier
-	traits      Traits
+	half        DType
 	old         []int    // uses of the old values
 	plain, last []*Value // by the old value's ID
 	placed      []bool   // whether the one with channels last came first
@@ -53,7 +53,8 @@ func (l *layout) place(v *Value) {
 			return
 		}
 	case Conv2dGradW:
-		if w, ok := turned(op.Conv); ok && (l.traits.OneChannel || v.Shape[1] > 1) {
+		// Of one channel this takes a library ten times as long as with channels first; cards have a better kernel, but not for halves.
+		if w, ok := turned(op.Conv); ok && (l.half == F32 || v.Shape[1] > 1) {
 			l.images(v, Conv2dGradW{w})
 			return
 		}

@@ -127,7 +127,7 @@ func TestMaskedFilterGradient(t *testing.T) {
 		if shared {
 			out(128, dy)
 		}
-		p, err := Compile("net", [NumRegions]int{}, Target{TF32: true, Traits: Traits{ChannelsLast: true, OneChannel: true}}, Part{Graph: &g})
+		p, err := Compile("net", [NumRegions]int{}, Target{TF32: true, Traits: Traits{ChannelsLast: true}}, Part{Graph: &g})
 		if err != nil {
 			t.Fatal(err)
 		}

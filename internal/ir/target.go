@@ -42,8 +42,6 @@ type Traits struct {
 	Halves bool
 	// ChannelsLast: convolutions whose operands may be rounded are faster with channels last. See layout.go.
 	ChannelsLast bool
-	// OneChannel: so are gradients by the filters of images of one channel.
-	OneChannel bool
 }
 
 // TraitsOf are the traits of a device, which it tells by a method of that name and result. Without one it has none.

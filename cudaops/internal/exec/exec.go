@@ -13,7 +13,7 @@ import (
 )
 
 // Traits are what cards are good at.
-var Traits = ir.Traits{Halves: true, ChannelsLast: true, OneChannel: true}
+var Traits = ir.Traits{Halves: true, ChannelsLast: true}
 
 // GraphVariable set to "off" makes programs run step by step, each waited for, so that an error names the step that failed.
 const GraphVariable = "TANDEM_CUDA_GRAPH"

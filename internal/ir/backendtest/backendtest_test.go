@@ -26,7 +26,7 @@ func TestInterpreter(t *testing.T) {
 // TestChannelsLast: the interpreter knows no TF32, so the pass for channels last must leave all numbers as they were.
 func TestChannelsLast(t *testing.T) {
 	again(t)
-	target := ir.Target{TF32: true, Traits: ir.Traits{ChannelsLast: true, OneChannel: true}}
+	target := ir.Target{TF32: true, Traits: ir.Traits{ChannelsLast: true}}
 	backendtest.Run(t, func(*testing.T) ir.Device { return interpreter{} }, backendtest.For(target))
 }
 
