@@ -77,7 +77,7 @@ int nvrtcCompileProgram(struct program *p, int n, const char **options) {
 	fputc('\n', f);
 	binders(f, p->source);
 	fclose(f);
-	snprintf(command, sizeof command, "cd '%s' && g++ -std=c++17 -pedantic-errors -O1 -shared -fPIC -fno-gnu-unique -include ../kernel.h -x c++ tandem.cu -o kernels.so >log 2>&1", work);
+	snprintf(command, sizeof command, "cd '%s' && g++ -Werror=invalid-pch -std=c++17 -pedantic-errors -O1 -shared -fPIC -fno-gnu-unique -include ../kernel.h -x c++ tandem.cu -o kernels.so >log 2>&1", work);
 	int failed = system(command);
 	snprintf(path, sizeof path, "%.560s/%s", work, failed ? "log" : "kernels.so");
 	int code = readAll(path, failed ? &p->log : &p->image);
