@@ -60,7 +60,8 @@ func Run(t *testing.T, open func(t *testing.T) ir.Device, opts ...Option) {
 	if ir.TraitsOf(s.dev).ChannelsLast {
 		groups = append(groups, group{"channels last", lastCases()})
 	}
-	if !s.target.TF32 {
+	// They are many of the programs above once more: short tests leave them out, unless they are for them.
+	if !s.target.TF32 && (s.only == "half" || !testing.Short()) {
 		groups = append(groups, group{"half", halfCases()})
 	}
 	for _, group := range groups {
