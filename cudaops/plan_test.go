@@ -96,6 +96,9 @@ func TestPlanOnACard(t *testing.T) {
 // TestLargestOnACard: under a cap the largest batch of a plan fits, working memory and context included, and one that is larger does not, also
 // when others have to make way for it.
 func TestLargestOnACard(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one card has nobody to race with")
+	}
 	const limit = 538 * mib
 	if !fakecuda.In(t, fakecuda.Config{Cards: []int64{4096}, Context: 500, Kernels: true, Env: map[string]string{"CUDA_DEVICE_LIMIT": "538MiB"}}) {
 		return

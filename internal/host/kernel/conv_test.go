@@ -80,6 +80,7 @@ func (s sums) check(t *testing.T, name string, got []float32) {
 }
 
 func TestConv2d(t *testing.T) {
+	manyShapes(t)
 	forPools(t, func(t *testing.T, p *Pool, r *rand.Rand) []float32 {
 		var all []float32
 		shapes := append([]Conv2dShape(nil), convShapes...)

@@ -115,6 +115,7 @@ func checkGemm(t *testing.T, p *Pool, r *rand.Rand, s GemmShape, la, lb layout, 
 }
 
 func TestGemm(t *testing.T) {
+	manyShapes(t)
 	shapes := []GemmShape{
 		{M: 1, N: 1, K: 1}, {M: 1, N: 1, K: 0}, {M: 2, N: 3, K: 4, Batch: 3}, {M: 6, N: 16, K: 8}, {M: 14, N: 32, K: 16},
 		{M: 7, N: 17, K: 9}, {M: 13, N: 31, K: 33}, {M: 64, N: 10, K: 51}, {M: 5, N: 100, K: 300}, {M: 29, N: 65, K: 70, Batch: 2},
@@ -139,6 +140,7 @@ func TestGemm(t *testing.T) {
 
 // Blocks of every dimension: several of K, of A's rows, of B's columns.
 func TestGemmBlocked(t *testing.T) {
+	manyShapes(t)
 	forPools(t, func(t *testing.T, p *Pool, r *rand.Rand) []float32 {
 		s := GemmShape{M: 2*targetMC + 5, N: targetNC + 19, K: 2*targetKC + 3}
 		g := NewGemm(p, s)

@@ -99,3 +99,11 @@ func threadCounts() []int {
 	}
 	return all
 }
+
+// manyShapes is for tests that take long under the race detector, for which short ones are. The suite of backends races through the same code.
+func manyShapes(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("many shapes")
+	}
+}
