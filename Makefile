@@ -11,12 +11,12 @@ GOLANGCI_VERSION := 2.15.0
 GOLANGCI         := build/bin/golangci-lint
 
 # Each fuzz target below the folders FUZZ is run FUZZTIME, which may be a time as well (30s); but then Go sometimes takes the end
-# of the time for a failure. `make test` leaves nn to its seeds: instrumenting all that nn depends on takes minutes.
+# of the time for a failure. `make test` leaves fuzzers to their seeds: instrumenting all that they depend on takes minutes.
 FUZZ     ?= .
-FUZZTIME ?= 5000x
+FUZZTIME ?= 10000x
 
 # The parts of `make test`, the quick ones first.
-STAGES := build vet generated lint fuzz mnist unit noasm race
+STAGES := build vet generated lint mnist unit noasm race
 
 # Packages whose tests mean something on a machine with cards.
 GPU_PACKAGES := ./cudaops ./cudaops/internal/cublas ./cudaops/internal/cudnn ./cudaops/internal/exec ./cudaops/internal/nccl ./cudaops/internal/peer ./dp ./dp/comm ./internal/host ./internal/host/kernel ./nn ./tensorboard
@@ -31,12 +31,11 @@ define verbose
 @$(1) -v $(2) >build/log/$@ 2>&1 && grep -E '^(--- |ok )' build/log/$@ || { cat build/log/$@; exit 1; }
 endef
 
-.PHONY: help test bench gpu clean tools $(STAGES)
+.PHONY: help test fuzz bench gpu clean tools $(STAGES)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' Makefile
 
-test: export FUZZ = cudaops dp internal launcher
 test: ## run every check that CI runs: all targets from build to race below
 	@failed=; table=; begin=$$SECONDS; \
 	for stage in $(STAGES); do \
@@ -75,7 +74,7 @@ tools: ## install the linter into build/bin, where it is missing or of another v
 	fi
 
 # Without a bound, minimising the first interesting inputs of a large binary would take all of the time.
-fuzz: ## run every fuzz target below FUZZ (all) FUZZTIME (5000 times)
+fuzz: ## run every fuzz target below FUZZ (all) FUZZTIME (10000 times)
 	@grep -r --include='*_test.go' -o '^func Fuzz[A-Za-z0-9_]*' $(FUZZ) | sort | while IFS=: read -r file func; do \
 		go test -run '^$$' -fuzz "^$${func#func }\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x "./$$(dirname "$$file")" </dev/null; \
 	done
