@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strconv"
 	"time"
 
@@ -214,15 +213,11 @@ func cardsStart(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	b.log("%s: start", b.suite)
-	tandem, remove, err := tandemCommand(ctx)
+	tandem, self, remove, err := commands(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, remove()) }()
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
 	n := strconv.Itoa(cards)
 	took := func(t timing) row {
 		r := stepTime("mlp", 64, fmt.Sprintf("%d processes", cards), t)

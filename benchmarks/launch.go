@@ -30,15 +30,11 @@ const firstStep = "first step"
 // launches times the start of a job of two workers.
 func launches(ctx context.Context, b *bench) (err error) {
 	b.log("%s: mlp", b.suite)
-	tandem, remove, err := tandemCommand(ctx)
+	tandem, self, remove, err := commands(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, remove()) }()
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
 	took := func(mode string) func(t timing) row {
 		return func(t timing) row {
 			r := stepTime("mlp", 64, mode, t)
@@ -53,25 +49,25 @@ func launches(ctx context.Context, b *bench) (err error) {
 	return err
 }
 
-// tandemCommand is the command tandem: the file of that name beside this program's, or one that is built, and removed by remove.
-func tandemCommand(ctx context.Context) (path string, remove func() error, err error) {
-	self, err := os.Executable()
-	if err != nil {
-		return "", nil, err
+// commands are what jobs are started by: the command tandem, which is the file of that name beside this program's, or one that is built, and removed
+// by remove; and this program, for their workers.
+func commands(ctx context.Context) (tandem, self string, remove func() error, err error) {
+	if self, err = os.Executable(); err != nil {
+		return "", "", nil, err
 	}
-	path = filepath.Join(filepath.Dir(self), "tandem")
-	if _, err := os.Stat(path); err == nil {
-		return path, func() error { return nil }, nil
+	tandem = filepath.Join(filepath.Dir(self), "tandem")
+	if _, err := os.Stat(tandem); err == nil {
+		return tandem, self, func() error { return nil }, nil
 	}
 	dir, err := os.MkdirTemp("", "tandem-bench-")
 	if err != nil {
-		return "", nil, err
+		return "", "", nil, err
 	}
-	path = filepath.Join(dir, "tandem")
-	if out, err := exec.CommandContext(ctx, "go", "build", "-o", path, "github.com/tandem-train/tandem/launcher/tandem").CombinedOutput(); err != nil {
-		return "", nil, errors.Join(fmt.Errorf("build tandem: %w: %s", err, bytes.TrimSpace(out)), os.RemoveAll(dir))
+	tandem = filepath.Join(dir, "tandem")
+	if out, err := exec.CommandContext(ctx, "go", "build", "-o", tandem, "github.com/tandem-train/tandem/launcher/tandem").CombinedOutput(); err != nil {
+		return "", "", nil, errors.Join(fmt.Errorf("build tandem: %w: %s", err, bytes.TrimSpace(out)), os.RemoveAll(dir))
 	}
-	return path, func() error { return os.RemoveAll(dir) }, nil
+	return tandem, self, func() error { return os.RemoveAll(dir) }, nil
 }
 
 // starts times a command from its start to the line that says that the first step is done. It waits for the command's end.

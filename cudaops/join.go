@@ -30,7 +30,7 @@ func (d *realDevice) Join(ctx context.Context, peers ir.Peers, most int64) (ir.L
 	return l, nil
 }
 
-// LinkVariable says how cards exchange: by "nccl" only, "direct" only, which is by kernels of our own, or "auto", by whichever is faster for a size.
+// LinkVariable says how cards exchange: by "nccl", "direct", which is by kernels of our own, or NCCL where they can't, or "auto", by whichever is faster for a size.
 // Unset, it is NCCL, and direct where that can't be had: our kernels have summed right on cards, but not been seen to train there.
 const LinkVariable = "TANDEM_CUDA_LINK"
 
@@ -80,10 +80,11 @@ func (j *joining) join() (*link, error) {
 	if err := j.device.cuda.Do(j.device.left.close); err != nil {
 		return nil, err
 	}
-	only, world := os.Getenv(LinkVariable), j.peers.Size()
-	if !slices.Contains([]string{"", "nccl", "direct", "auto"}, only) {
-		return nil, fmt.Errorf("%s is %q: it takes nccl, direct or auto", LinkVariable, only)
+	how, world := os.Getenv(LinkVariable), j.peers.Size()
+	if !slices.Contains([]string{"", "nccl", "direct", "auto"}, how) {
+		return nil, fmt.Errorf("%s is %q: it takes nccl, direct or auto", LinkVariable, how)
 	}
+	ncclFirst := how == "" || how == "nccl"
 	var w ways
 	var direct, byNCCL *ir.UnlinkedError
 	openNCCL := func() error {
@@ -92,18 +93,18 @@ func (j *joining) join() (*link, error) {
 		}
 		return nil
 	}
-	if only == "" || only == "nccl" {
+	if ncclFirst {
 		if err := openNCCL(); err != nil {
 			return nil, err
 		}
 	}
-	if w.nccl == nil && only != "nccl" {
+	if w.nccl == nil && how != "nccl" {
 		if w.direct, err = j.openDirect(); err != nil && !errors.As(err, &direct) {
 			return nil, err
 		}
 	}
 	// A communicator takes half a second to make, which is for large messages only.
-	if only == "auto" && (w.direct == nil || j.most > mostDirect(world)) || only == "direct" && w.direct == nil {
+	if !ncclFirst && (w.direct == nil || how == "auto" && j.most > mostDirect(world)) {
 		if err := openNCCL(); err != nil {
 			return nil, err
 		}
