@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"unsafe"
 )
@@ -335,22 +336,20 @@ type launchAttribute struct {
 // early allows programmatic stream serialization, which is attribute 6.
 var early = launchAttribute{id: 6, value: [8]uint64{1}}
 
-// BeginCapture makes what comes into the stream part of a graph instead of doing it. Only this thread may use the stream meanwhile.
-func (a *API) BeginCapture(s Stream) error {
-	return a.check("cuStreamBeginCapture_v2", a.beginCapture(s, CaptureThreadLocal))
-}
-
-// EndCapture gives the graph.
-func (a *API) EndCapture(s Stream) (Graph, error) {
+// Capture makes a graph of what put gives the stream, instead of doing it. Only this thread may use the stream meanwhile.
+func (a *API) Capture(s Stream, put func() error) (e GraphExec, err error) {
+	if err := a.check("cuStreamBeginCapture_v2", a.beginCapture(s, CaptureThreadLocal)); err != nil {
+		return 0, err
+	}
+	failed := put()
 	var g Graph
-	err := a.check("cuStreamEndCapture", a.endCapture(s, &g))
-	return g, err
-}
-
-// GraphInstantiate makes a graph ready to be launched.
-func (a *API) GraphInstantiate(g Graph) (GraphExec, error) {
-	var e GraphExec
-	err := a.check("cuGraphInstantiateWithFlags", a.graphInstantiate(&e, g, 0))
+	err = errors.Join(failed, a.check("cuStreamEndCapture", a.endCapture(s, &g)))
+	if err == nil {
+		err = a.check("cuGraphInstantiateWithFlags", a.graphInstantiate(&e, g, 0))
+	}
+	if g != 0 {
+		err = errors.Join(err, a.check("cuGraphDestroy", a.graphDestroy(g)))
+	}
 	return e, err
 }
 
@@ -359,10 +358,7 @@ func (a *API) GraphLaunch(e GraphExec, s Stream) error {
 	return a.check("cuGraphLaunch", a.graphLaunch.Do(uintptr(e), uintptr(s)))
 }
 
-// GraphDestroy ends a graph.
-func (a *API) GraphDestroy(g Graph) error { return a.check("cuGraphDestroy", a.graphDestroy(g)) }
-
-// GraphExecDestroy ends what GraphInstantiate made.
+// GraphExecDestroy ends what Capture made.
 func (a *API) GraphExecDestroy(e GraphExec) error {
 	return a.check("cuGraphExecDestroy", a.graphExecDestroy(e))
 }

@@ -304,12 +304,12 @@ func (v vendor) measure(at []place, sizes []int, out int, workspace int64, f fun
 		return at[i].base == scratch || i == out && at[i].base != ir.Work && at[i].base != spare
 	}
 	var offsets []int64 // of what is replaced
-	total := (workspace + boundary - 1) / boundary * boundary
+	total := roundUp(workspace)
 	for i, p := range at {
 		offsets = append(offsets, total)
 		if replaced(i) {
 			// As far from a boundary as the place itself.
-			total += (int64(sizes[i]+p.bytes%boundary) + boundary - 1) / boundary * boundary
+			total += roundUp(int64(sizes[i] + p.bytes%boundary))
 		}
 	}
 	block, err := v.e.card.MemAlloc(max(total, boundary))

@@ -211,19 +211,8 @@ func (e *Exec) capture(how int) error {
 }
 
 func (e *Exec) captured(p *part, a *arrangement) error {
-	if err := e.card.BeginCapture(e.card.Stream); err != nil {
-		return err
-	}
-	failed := e.branch(p, a)
-	g, err := e.card.EndCapture(e.card.Stream)
-	if failed != nil || err != nil {
-		if g != 0 {
-			err = errors.Join(err, e.card.GraphDestroy(g))
-		}
-		return errors.Join(failed, err)
-	}
-	made, err := e.card.GraphInstantiate(g)
-	if err := errors.Join(err, e.card.GraphDestroy(g)); err != nil {
+	made, err := e.card.Capture(e.card.Stream, func() error { return e.branch(p, a) })
+	if err != nil {
 		return err
 	}
 	a.graphs[e.image] = made

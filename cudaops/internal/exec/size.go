@@ -59,16 +59,8 @@ func (e *Exec) settle() error {
 	if err := launch(); err != nil { // once outside of a capture, in which nothing may be loaded
 		return err
 	}
-	if err := e.card.BeginCapture(s); err != nil {
-		return err
-	}
-	failed := launch()
-	g, err := e.card.EndCapture(s)
-	if err := errors.Join(failed, err); err != nil {
-		return err
-	}
-	made, err := e.card.GraphInstantiate(g)
-	if err := errors.Join(err, e.card.GraphDestroy(g)); err != nil {
+	made, err := e.card.Capture(s, launch)
+	if err != nil {
 		return err
 	}
 	e.later(func() error { return e.card.GraphExecDestroy(made) })

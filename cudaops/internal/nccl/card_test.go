@@ -97,20 +97,12 @@ func allReduces(t *testing.T, l *nccl.Library, card *cuda.Card, id nccl.ID, r, w
 		if err != nil {
 			return err
 		}
-		if err := card.BeginCapture(s); err != nil {
-			return err
-		}
-		err = repeat()
-		g, e := card.EndCapture(s)
-		if err = errors.Join(err, e); err != nil {
-			return err
-		}
-		made, err := card.GraphInstantiate(g)
+		made, err := card.Capture(s, repeat)
 		if err != nil {
 			return err
 		}
 		captured, err := timed(func() error { return card.GraphLaunch(made, s) })
-		if err = errors.Join(err, card.GraphExecDestroy(made), card.GraphDestroy(g)); err != nil {
+		if err = errors.Join(err, card.GraphExecDestroy(made)); err != nil {
 			return err
 		}
 		say("all-reduce of %10d bytes: %v in a stream, %v in a graph, %.1f GB/s", 4*n, eager, captured, 4*float64(n)/captured.Seconds()/1e9)

@@ -95,17 +95,12 @@ func (r *rank) timed(f func() error) (took time.Duration, err error) {
 	if err := errors.Join(f(), r.card.StreamSynchronize(s)); err != nil { // NCCL makes its connections
 		return 0, err
 	}
-	if err := r.card.BeginCapture(s); err != nil {
-		return 0, err
-	}
-	for range inGraph {
-		err = errors.Join(err, f())
-	}
-	g, e := r.card.EndCapture(s)
-	if err = errors.Join(err, e); err != nil {
-		return 0, err
-	}
-	made, err := r.card.GraphInstantiate(g)
+	made, err := r.card.Capture(s, func() (err error) {
+		for range inGraph {
+			err = errors.Join(err, f())
+		}
+		return err
+	})
 	if err != nil {
 		return 0, err
 	}
@@ -119,5 +114,5 @@ func (r *rank) timed(f func() error) (took time.Duration, err error) {
 	}
 	err = errors.Join(err, r.card.StreamSynchronize(s))
 	took = time.Since(start) / (inGraph * launches)
-	return took, errors.Join(err, r.card.GraphExecDestroy(made), r.card.GraphDestroy(g))
+	return took, errors.Join(err, r.card.GraphExecDestroy(made))
 }

@@ -108,12 +108,7 @@ func (b *Bench) Capture(run func(s cuda.Stream)) (launch func()) {
 	s, err := b.Card.StreamCreate()
 	Must(b, err)
 	b.Cleanup(func() { Must(b, b.Card.StreamDestroy(s)) })
-	Must(b, b.Card.BeginCapture(s))
-	run(s)
-	graph, err := b.Card.EndCapture(s)
-	Must(b, err)
-	b.Cleanup(func() { Must(b, b.Card.GraphDestroy(graph)) })
-	exec, err := b.Card.GraphInstantiate(graph)
+	exec, err := b.Card.Capture(s, func() error { run(s); return nil })
 	Must(b, err)
 	b.Cleanup(func() { Must(b, errors.Join(b.Card.StreamSynchronize(b.Card.Stream), b.Card.GraphExecDestroy(exec))) })
 	return func() {

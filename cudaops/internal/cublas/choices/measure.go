@@ -70,7 +70,7 @@ func Measure(api *cuda.API, run func(s cuda.Stream) error) (ms float64, err erro
 		return 0, err
 	}
 	runs := min(int(enough/max(ms, enough/most))+1, most)
-	graph, err := capture(api, s, func() error {
+	graph, err := api.Capture(s, func() error {
 		for range runs {
 			if err := run(s); err != nil {
 				return err
@@ -110,21 +110,4 @@ func elapsed(api *cuda.API, s cuda.Stream, do func() error) (ms float64, err err
 	}
 	t, err := api.EventElapsed(events[0], events[1])
 	return float64(t), err
-}
-
-// capture makes a graph of what do puts into a stream.
-func capture(api *cuda.API, s cuda.Stream, do func() error) (cuda.GraphExec, error) {
-	if err := api.BeginCapture(s); err != nil {
-		return 0, err
-	}
-	err := do()
-	graph, ended := api.EndCapture(s)
-	if ended != nil {
-		return 0, errors.Join(err, ended)
-	}
-	if err != nil {
-		return 0, errors.Join(err, api.GraphDestroy(graph))
-	}
-	exec, err := api.GraphInstantiate(graph)
-	return exec, errors.Join(err, api.GraphDestroy(graph))
 }
