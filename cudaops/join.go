@@ -30,8 +30,8 @@ func (d *realDevice) Join(ctx context.Context, peers ir.Peers, most int64) (ir.L
 	return l, nil
 }
 
-// LinkVariable says how cards exchange: by "nccl", "direct", which is by kernels of our own, or NCCL where they can't, or "auto", by whichever is faster for a size.
-// Unset, it is NCCL, and direct where that can't be had: our kernels have summed right on cards, but not been seen to train there.
+// LinkVariable says how cards exchange: by "nccl" only, by "direct", which is by kernels of our own, or NCCL where they can't, or by "auto",
+// which is whichever is faster for a size. Unset, it is auto.
 const LinkVariable = "TANDEM_CUDA_LINK"
 
 // joining is a call of Join. Ranks tell each other how they do after every step that may fail, so that all of them get a way or none does.
@@ -56,7 +56,7 @@ const (
 )
 
 var troubles = map[uint32]string{
-	sameCard:         "it shares its card with a rank before it, which NCCL does not serve",
+	sameCard:         "it shares its card with a rank before it, and a card can't wait for itself",
 	noKernel:         "its card can't take part in exchanges over each other's memory",
 	noAccess:         "its card does not reach the other cards' memory",
 	wrongBytes:       "known bytes do not come through the cards' memory as they were sent: is the machine's IOMMU or PCI ACS on?",
@@ -68,54 +68,37 @@ var troubles = map[uint32]string{
 
 // join finds the ways in which the cards can exchange. Without any, what NCCL lacks is the reason: it is what serves most machines.
 func (j *joining) join() (*link, error) {
-	lib, noNCCL := nccl.Open()
-	version := uint32(0)
-	if noNCCL == nil {
-		version = uint32(lib.Version())
+	how := os.Getenv(LinkVariable)
+	if !slices.Contains([]string{"", "auto", "nccl", "direct"}, how) {
+		return nil, fmt.Errorf("%s is %q: it takes nccl, direct or auto", LinkVariable, how)
 	}
-	versions, err := j.compare(version)
-	if err != nil {
+	if err := j.apart(); err != nil {
 		return nil, err
 	}
 	if err := j.device.cuda.Do(j.device.left.close); err != nil {
 		return nil, err
 	}
-	how, world := os.Getenv(LinkVariable), j.peers.Size()
-	if !slices.Contains([]string{"", "nccl", "direct", "auto"}, how) {
-		return nil, fmt.Errorf("%s is %q: it takes nccl, direct or auto", LinkVariable, how)
-	}
-	ncclFirst := how == "" || how == "nccl"
 	var w ways
-	var direct, byNCCL *ir.UnlinkedError
-	openNCCL := func() error {
-		if w.nccl, err = j.openNCCL(lib, noNCCL, versions); err != nil && !errors.As(err, &byNCCL) {
-			return errors.Join(err, j.leave(w))
-		}
-		return nil
-	}
-	if ncclFirst {
-		if err := openNCCL(); err != nil {
+	var noDirect, noNCCL *ir.UnlinkedError
+	var err error
+	if how != "nccl" {
+		if w.direct, err = j.openDirect(); err != nil && !errors.As(err, &noDirect) {
 			return nil, err
 		}
 	}
-	if w.nccl == nil && how != "nccl" {
-		if w.direct, err = j.openDirect(); err != nil && !errors.As(err, &direct) {
-			return nil, err
-		}
-	}
-	// A communicator takes half a second to make, which is for large messages only.
-	if !ncclFirst && (w.direct == nil || how == "auto" && j.most > mostDirect(world)) {
-		if err := openNCCL(); err != nil {
-			return nil, err
+	// NCCL is opened only where it serves: a communicator takes half a second to make.
+	if w.direct == nil || how != "direct" && j.most > mostDirect(j.peers.Size()) {
+		if w.nccl, err = j.openNCCL(); err != nil && !errors.As(err, &noNCCL) {
+			return nil, errors.Join(err, j.leave(w))
 		}
 	}
 	switch {
 	case w.nccl == nil && w.direct == nil:
-		return nil, byNCCL
-	case byNCCL != nil:
-		w.note = fmt.Sprintf("large gradients would go faster by NCCL: rank %d: %s", byNCCL.Rank, byNCCL.Why)
-	case direct != nil:
-		w.note = fmt.Sprintf("small gradients would go faster over the cards' memory: rank %d: %s", direct.Rank, direct.Why)
+		return nil, noNCCL
+	case noNCCL != nil:
+		w.note = fmt.Sprintf("large gradients would go faster by NCCL: rank %d: %s", noNCCL.Rank, noNCCL.Why)
+	case noDirect != nil:
+		w.note = fmt.Sprintf("small gradients would go faster over the cards' memory: rank %d: %s", noDirect.Rank, noDirect.Why)
 	}
 	return newLink(j.device.cuda, w, j.peers, &j.device.left)
 }
@@ -161,19 +144,23 @@ func (j *joining) openDirect() (*peer.Comm, error) {
 	return comm, nil
 }
 
-// openNCCL makes a communicator, and tests it. versions are those that the ranks have found, 0 for none.
-func (j *joining) openNCCL(lib *nccl.Library, missing error, versions []uint32) (*nccl.Comm, error) {
+// openNCCL makes a communicator, and tests it.
+func (j *joining) openNCCL() (*nccl.Comm, error) {
+	lib, missing := nccl.Open()
+	versions := make([]uint32, j.peers.Size()) // that the ranks have found, 0 for none
+	if missing == nil {
+		versions[j.peers.Rank()] = uint32(lib.Version())
+	}
+	if err := j.gather(versions); err != nil {
+		return nil, err
+	}
 	for r, v := range versions {
-		state := uint32(well)
 		switch v {
 		case 0:
-			state = noLibrary
+			return nil, j.trouble(r, noLibrary, missing)
 		case versions[0]:
 		default:
-			state = otherVersion
-		}
-		if state != well {
-			return nil, j.trouble(r, state, missing)
+			return nil, j.trouble(r, otherVersion, nil)
 		}
 	}
 	var id nccl.ID
@@ -260,29 +247,24 @@ func (j *joining) initialize(lib *nccl.Library, id nccl.ID) (*nccl.Comm, error) 
 	}
 }
 
-// helloWords is what compare exchanges for each rank: its version of NCCL, and 16 bytes that stand for the card's UUID.
-const helloWords = 1 + 4
-
-// compare tells all ranks' versions of NCCL, and finds ranks that share a card.
-func (j *joining) compare(version uint32) (versions []uint32, err error) {
-	world := j.peers.Size()
-	words := make([]uint32, world*helloWords)
-	mine := words[helloWords*j.peers.Rank():][:helloWords]
-	mine[0] = version
-	card := sha256.Sum256([]byte(j.device.card.info.props.UUID))
-	copy(ir.Bytes(mine[1:]), card[:])
-	if err := j.gather(words); err != nil {
-		return nil, err
+// apart finds ranks that share a card. Ranks that have come here have all ended the links that they had before.
+func (j *joining) apart() error {
+	const words = 4 // of a sum that stands for a card's UUID
+	all := make([]uint32, words*j.peers.Size())
+	card := func(r int) []uint32 { return all[words*r:][:words] }
+	own := sha256.Sum256([]byte(j.device.card.info.props.UUID))
+	copy(ir.Bytes(card(j.peers.Rank())), own[:])
+	if err := j.gather(all); err != nil {
+		return err
 	}
-	for r := range world {
-		versions = append(versions, words[helloWords*r])
+	for r := range j.peers.Size() {
 		for before := range r {
-			if slices.Equal(words[helloWords*r:][1:helloWords], words[helloWords*before:][1:helloWords]) {
-				return nil, j.trouble(r, sameCard, nil)
+			if slices.Equal(card(r), card(before)) {
+				return j.trouble(r, sameCard, nil)
 			}
 		}
 	}
-	return versions, nil
+	return nil
 }
 
 // agree tells the others whether this rank is in a trouble, for a reason of its own, and hears how they do. The error is that of the first

@@ -198,8 +198,7 @@ func TestUnlinked(t *testing.T) {
 
 // TestLinkNotes: three cards that are linked in one way only say what is missing of the other, in the same words on all ranks.
 func TestLinkNotes(t *testing.T) {
-	auto := map[string]string{cudaops.LinkVariable: "auto"}
-	both := fakecuda.Config{Cards: []int64{1024, 1024, 1024}, Kernels: true, NCCL: true, Env: auto}
+	both := fakecuda.Config{Cards: []int64{1024, 1024, 1024}, Kernels: true, NCCL: true}
 	with := func(change func(*fakecuda.Config)) fakecuda.Config {
 		c := both
 		change(&c)
@@ -209,26 +208,24 @@ func TestLinkNotes(t *testing.T) {
 		fake fakecuda.Config
 		note string
 	}{
-		"both":    {both, ""},
-		"no NCCL": {with(func(c *fakecuda.Config) { c.NCCL = false }), "by NCCL: rank 0: NCCL (libnccl.so.2) is not found"},
-		"NCCL unless asked": {with(func(c *fakecuda.Config) {
-			c.Env, c.Fail = nil, []fakecuda.Failure{{Func: "cuCtxEnablePeerAccess", Code: 217, From: 1}}
-		}), ""},
-		"no NCCL, unasked": {with(func(c *fakecuda.Config) { c.Env, c.NCCL = nil, false }), "by NCCL: rank 0: NCCL (libnccl.so.2) is not found"},
+		"both":                   {both, ""},
+		"no NCCL":                {with(func(c *fakecuda.Config) { c.NCCL = false }), "by NCCL: rank 0: NCCL (libnccl.so.2) is not found"},
+		"two cards without NCCL": {with(func(c *fakecuda.Config) { c.Cards, c.NCCL = c.Cards[:2], false }), ""},
 		"no access": {with(func(c *fakecuda.Config) {
 			c.Fail = []fakecuda.Failure{{Func: "cuCtxEnablePeerAccess", Code: 217, From: 1}}
 		}), "over the cards' memory: rank 0: its card does not reach"},
 		"no kernel": {with(func(c *fakecuda.Config) { c.Fail = []fakecuda.Failure{{Func: "cuIpcGetMemHandle", Code: 801, From: 3}} }), "can't take part"},
 		"NCCL off by its bytes": {with(func(c *fakecuda.Config) {
-			c.Env = map[string]string{"FAKE_NCCL_CORRUPT": "1", cudaops.LinkVariable: "auto"}
+			c.Env = map[string]string{"FAKE_NCCL_CORRUPT": "1"}
 		}), "NCCL_P2P_DISABLE"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if !fakecuda.In(t, c.fake) {
 				return
 			}
-			notes := make([]string, 3)
-			for r, err := range onRanks(t, []int{0, 1, 2}, func(r *rank) error {
+			cards := []int{0, 1, 2}[:len(c.fake.Cards)]
+			notes := make([]string, len(cards))
+			for r, err := range onRanks(t, cards, func(r *rank) error {
 				notes[r.peers.Rank()] = r.link.Note()
 				return nil
 			}) {

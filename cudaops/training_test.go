@@ -20,7 +20,7 @@ import (
 func TestTrainOnLinkedCards(t *testing.T) {
 	for name, env := range map[string]map[string]string{
 		"nccl":   {cudaops.LinkVariable: "nccl", "TANDEM_CUDA_GRAPH": "off"},
-		"direct": {cudaops.LinkVariable: "auto"},
+		"direct": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
 			if fakecuda.In(t, fakecuda.Config{Cards: []int64{1024, 1024, 1024}, NCCL: true, Kernels: true, Env: env}) {
