@@ -38,3 +38,15 @@ func TestBuckets(t *testing.T) {
 		}
 	}
 }
+
+// TestBucketBytes: buckets grow with the gradients, slower than they do: those of a small network are about one, those of a large one a few dozen.
+func TestBucketBytes(t *testing.T) {
+	for _, c := range []struct{ gradients, buckets int }{
+		{1 << 20, 1}, {4 << 20, 2}, {1 << 30, 32},
+	} {
+		size := dp.BucketSize(c.gradients)
+		if n := (c.gradients + size - 1) / size; n != c.buckets {
+			t.Errorf("%d bytes are %d buckets of %d bytes, want %d", c.gradients, n, size, c.buckets)
+		}
+	}
+}

@@ -17,4 +17,7 @@ type Session = session
 func WithSession(s Session) Option { return func(c *config) { c.session = s } }
 
 // Buckets are the ranges of a model's gradients that linked cards sum one after the other.
-var Buckets = buckets
+var (
+	Buckets    = buckets
+	BucketSize = bucketSize
+)

@@ -67,7 +67,7 @@ type config struct {
 	auto     bool   // more parts where memory is short
 	budget   *int64 // for activations; nil: none
 	precise  nn.Precision
-	bucket   int // bytes; 0: all gradients at once
+	bucket   *int // bytes; 0: all gradients at once; nil: by their size
 	logger   *slog.Logger
 	timeout  time.Duration
 	alone    bool
@@ -123,10 +123,11 @@ func AutoMicroBatch() Option { return func(c *config) { c.auto = true } }
 // the bit. [DataParallel.Plan] says what comes of it; without Recompute it says what the activations take by themselves.
 func Recompute(budget int64) Option { return func(c *config) { c.budget = &budget } }
 
-// BucketBytes lets cards that are linked sum gradients in buckets of about n bytes (DistributedDataParallel's bucket_cap_mb), each as soon
-// as backward has finished it, so that the sums of large models go on beside backward. A bucket costs a launch: on two H200s NCCL takes 6 µs
-// for what is small, 13 µs for 1 MiB, 32 µs for 4 MiB, 0.9 ms for 256 MiB. The default, 0, is to sum all at once.
-func BucketBytes(n int) Option { return func(c *config) { c.bucket = n } }
+// BucketBytes says how large the buckets are, about, in which cards that are linked sum gradients (DistributedDataParallel's bucket_cap_mb),
+// each as soon as backward has finished it, so that the sums go on beside backward. 0 is to sum all at once. Without this option the size
+// follows from that of the gradients: a bucket costs a launch, and the last one's sum has no backward beside it. No number depends on it but, by
+// NCCL between more than two cards, in its rounding.
+func BucketBytes(n int) Option { return func(c *config) { c.bucket = &n } }
 
 // WithLogger takes warnings: an imbalance of cards, parameters without gradient. The default is slog.Default().
 func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l } }
@@ -185,8 +186,8 @@ func (c *config) resolve(place *job.Place) error {
 		return fmt.Errorf("dp: no precision %v: use nn.FP32, nn.TF32, nn.BF16 or nn.FP16", c.precise)
 	case c.micro < 0:
 		return fmt.Errorf("dp: MicroBatches(%d): give at least 1", c.micro)
-	case c.bucket < 0:
-		return fmt.Errorf("dp: BucketBytes(%d): give the bytes of a bucket, or 0 to sum all gradients at once", c.bucket)
+	case c.bucket != nil && *c.bucket < 0:
+		return fmt.Errorf("dp: BucketBytes(%d): give the bytes of a bucket, or 0 to sum all gradients at once", *c.bucket)
 	case c.budget != nil && *c.budget < 0:
 		return fmt.Errorf("dp: Recompute(%d): give bytes, at least 0", *c.budget)
 	case c.dim < 0:

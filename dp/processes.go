@@ -107,6 +107,10 @@ func (t *DataParallel) agreement() []comm.Fact {
 	for _, b := range l.Buffers {
 		facts = append(facts, comm.Fact{Name: "buffer " + b.Name, Value: fmt.Sprint([]int(b.Slot.Shape))})
 	}
+	bucket := "by the gradients' size"
+	if c.bucket != nil {
+		bucket = fmt.Sprint(*c.bucket)
+	}
 	facts = append(facts,
 		comm.Fact{Name: "the loss", Value: describe(t.compiler.Loss)},
 		comm.Fact{Name: "the optimizer", Value: describe(t.compiler.Optimizer)},
@@ -114,7 +118,7 @@ func (t *DataParallel) agreement() []comm.Fact {
 		comm.Fact{Name: "the clipping", Value: describe(c.clip)},
 		comm.Fact{Name: "the strategy", Value: c.strategy.String()},
 		comm.Fact{Name: "the precision", Value: c.precise.String()},
-		comm.Fact{Name: "the buckets' bytes", Value: fmt.Sprint(c.bucket)},
+		comm.Fact{Name: "the buckets' bytes", Value: bucket},
 		comm.Fact{Name: "the seed", Value: fmt.Sprint(c.seed)},
 		comm.Fact{Name: "the number of micro-batches", Value: fmt.Sprint(c.micro)},
 		comm.Fact{Name: "whether steps are split where memory is short", Value: fmt.Sprint(c.auto)},
