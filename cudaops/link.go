@@ -106,12 +106,11 @@ func (l *link) isDirect(c *exec.Collective) bool {
 }
 
 func (l *link) putDirect(s cuda.Stream, list []exec.Collective) error {
-	for _, c := range list {
-		if err := l.direct.Put(s, c.Collective, c.At, c.N); err != nil {
-			return err
-		}
+	own := make([]peer.Collective, len(list))
+	for i, c := range list {
+		own[i] = peer.Collective(c)
 	}
-	return nil
+	return l.direct.Put(s, own...)
 }
 
 func (l *link) putNCCL(s cuda.Stream, list []exec.Collective) error {

@@ -10,12 +10,15 @@ struct Post {
     u32 turns[channels];    // of the last letter that was sent; only its own rank looks
 };
 
-// Work is what a launch does to n numbers. Of those every rank owns a range: all the same one, one rank everything, or each a share.
+// Work is a collective on n numbers. Of those every rank owns a range: all the same one, one rank everything, or each a share.
 struct Work {
     float *x;
     u64 n, share;
-    int owner; // a rank, or one of the below
-    u32 piece; // how many numbers of a range a letter has
+    int owner;  // a rank, or one of the below
+    u32 piece;  // how many numbers of a range a letter has
+    int sum;    // whether owners sum what all ranks have
+    int spread; // and whether they tell the others
+    u32 blocks; // how many do it
 };
 enum { everyone = -1, shares = -2 };
 
@@ -88,8 +91,8 @@ struct Channel {
     int rank;
     Post *posts[world];
     const volatile u32 *stop; // 1 ends what waits; in the host's memory, which is far
-    bool aligned;             // letters may be moved as vectors
     u64 room;                 // of a letter
+    bool aligned;             // letters may be moved as vectors
     u32 turn;                 // the number of the letters that are on their way
     int *stopped;             // shared by the block
 
@@ -169,16 +172,17 @@ struct Channel {
     }
 };
 
-// exchange lets owners sum what all ranks have, and then spread it, or one of both.
-__device__ __forceinline__ void exchange(const Work &w, Channel &c, bool sum, bool spread) {
+// exchange is what the block that is number b of those that do w has to do.
+__device__ __forceinline__ void exchange(const Work &w, u32 b, Channel &c) {
     __shared__ int stopped;
     if (threadIdx.x == 0) stopped = 0;
     c.stopped = &stopped;
+    c.aligned = (u64)w.x % 16 == 0 && (w.owner != shares || w.share % 4 == 0);
     u32 *const turns = &c.posts[c.rank]->turns[blockIdx.x];
     c.turn = *turns;
     const u64 most = w.owner == shares ? w.share : w.n;
-    for (u64 i = blockIdx.x; i * w.piece < most; i += gridDim.x) {
-        if (sum) {
+    for (u64 i = b; i * w.piece < most; i += w.blocks) {
+        if (w.sum) {
             c.turn++;
             c.post(w, i, false);
             if (!c.meet()) return;
@@ -192,7 +196,7 @@ __device__ __forceinline__ void exchange(const Work &w, Channel &c, bool sum, bo
             for (int r = 0; r < world; r++) from[r] += whole;
             sums<float>(w.x + mine.at + whole, from, mine.n - whole);
         }
-        if (spread) {
+        if (w.spread) {
             c.turn++;
             c.post(w, i, true); // each thread has summed what it sends
             if (!c.meet()) return;

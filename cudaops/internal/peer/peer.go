@@ -32,6 +32,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/tandem-train/tandem/cudaops/internal/cuda"
@@ -113,15 +114,23 @@ const entry = "collective"
 func (c *Comm) source() string {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "const int world = %d, channels = %d, threads = %d;\n%s\n", c.world, channels, threads, exchange)
-	fmt.Fprintf(&b, "extern \"C\" __global__ void __launch_bounds__(%d) %s(int rank, float *x, u64 n, u64 share, int owner, u32 piece, int sum, int spread, const u32 *stop, u64 room", threads, entry)
+	fmt.Fprintf(&b, "extern \"C\" __global__ void __launch_bounds__(%d) %s(int rank, const u32 *stop, u64 room", threads, entry)
 	for r := range c.world {
 		fmt.Fprintf(&b, ", Post *post%d", r)
 	}
-	b.WriteString(") {\n    const Work w = {x, n, share, owner, piece};\n    Channel c = {rank, {")
+	for i := range atOnce {
+		fmt.Fprintf(&b, ", float *x%d, u64 n%[1]d, u64 share%[1]d, int owner%[1]d, u32 piece%[1]d, int sum%[1]d, int spread%[1]d, u32 blocks%[1]d", i)
+	}
+	b.WriteString(") {\n    Channel c = {rank, {")
 	for r := range c.world {
 		fmt.Fprintf(&b, "post%d, ", r)
 	}
-	b.WriteString("}, stop, (u64)x % 16 == 0 && (owner != shares || share % 4 == 0), room};\n    exchange(w, c, sum, spread);\n}\n")
+	b.WriteString("}, stop, room};\n    u32 b = blockIdx.x;\n    Work w = {};\n")
+	for i := range atOnce {
+		fmt.Fprintf(&b, "    if (w.blocks == 0 && b < blocks%d) w = {x%[1]d, n%[1]d, share%[1]d, owner%[1]d, piece%[1]d, sum%[1]d, spread%[1]d, blocks%[1]d};\n", i)
+		fmt.Fprintf(&b, "    if (w.blocks == 0) b -= blocks%d;\n", i)
+	}
+	b.WriteString("    exchange(w, b, c);\n}\n")
 	return b.String()
 }
 
@@ -205,43 +214,110 @@ const (
 	shares   = -2
 )
 
-// Put puts a collective on n numbers into a stream.
-func (c *Comm) Put(s cuda.Stream, op ir.Collective, at cuda.Ptr, n int) error {
-	owner, share, sum, spread := op.Root, (n+c.world-1)/c.world, int32(0), int32(0)
+// Collective is a collective on N numbers of the card's memory.
+type Collective struct {
+	ir.Collective
+	At cuda.Ptr
+	N  int
+}
+
+// atOnce is how many collectives a launch does.
+const atOnce = 2
+
+// work is a collective as the kernel knows it.
+type work struct {
+	Collective
+	owner       int
+	share       int // numbers, where each rank owns a share
+	sum, spread int32
+	longest     int // numbers that a rank owns
+	piece       int // of them that a letter has
+	blocks      int
+}
+
+// Put puts collectives into a stream, which are independent of each other.
+func (c *Comm) Put(s cuda.Stream, list ...Collective) error {
+	var works []work
+	for _, op := range list {
+		if op.N > 0 {
+			works = append(works, c.work(op))
+		}
+	}
+	for some := range slices.Chunk(works, atOnce) {
+		if err := c.launch(s, some); err != nil {
+			return fmt.Errorf("peer: %v of %d numbers: %w", some[0].Kind, some[0].N, err)
+		}
+	}
+	return nil
+}
+
+// work says who owns what, and who tells whom.
+func (c *Comm) work(op Collective) work {
+	w := work{Collective: op, owner: op.Root, share: (op.N + c.world - 1) / c.world, longest: op.N}
 	switch op.Kind {
 	case ir.AllReduce:
-		owner, sum = everyone, 1
-		if c.world > 2 && 4*n*(c.world-1) > oneTrip {
-			owner, share, spread = shares, (share+3)&^3, 1
+		w.owner, w.sum = everyone, 1
+		if c.world > 2 && 4*op.N*(c.world-1) > oneTrip {
+			w.owner, w.share, w.spread = shares, (w.share+3)&^3, 1
 		}
 	case ir.ReduceTo:
-		sum = 1
+		w.sum = 1
 	case ir.BroadcastFrom:
-		spread = 1
+		w.spread = 1
 	case ir.ReduceScatter:
-		owner, sum = shares, 1
+		w.owner, w.sum = shares, 1
 	case ir.AllGather:
-		owner, spread = shares, 1
+		w.owner, w.spread = shares, 1
 	default:
 		panic(fmt.Sprintf("peer: unknown kind of collective %d", uint8(op.Kind)))
 	}
-	longest := n
-	if owner == shares {
-		longest = share
+	if w.owner == shares {
+		w.longest = w.share
 	}
-	piece := min(max(((longest+channels-1)/channels+31)&^31, 4*threads), c.room)
-	blocks := min((longest+piece-1)/piece, channels)
-	if blocks == 0 {
-		return nil
-	}
-	args := []any{int32(c.rank), at, uint64(n), uint64(share), int32(owner), uint32(piece), sum, spread, c.stop.Ptr(), uint64(c.room)}
+	return w
+}
+
+// launch puts some collectives into a stream as one kernel.
+func (c *Comm) launch(s cuda.Stream, works []work) error {
+	blocks := c.divide(works)
+	args := []any{int32(c.rank), c.stop.Ptr(), uint64(c.room)}
 	for _, p := range c.posts {
 		args = append(args, p)
 	}
-	if err := c.card.LaunchKernel(c.kernel, cuda.Dim3{X: blocks}, cuda.Dim3{X: threads}, 0, s, cuda.NewArgs(args...)); err != nil {
-		return fmt.Errorf("peer: %v of %d numbers: %w", op.Kind, n, err)
+	for i := range atOnce {
+		var w work
+		if i < len(works) {
+			w = works[i]
+		}
+		args = append(args, w.At, uint64(w.N), uint64(w.share), int32(w.owner), uint32(w.piece), w.sum, w.spread, uint32(w.blocks))
 	}
-	return nil
+	return c.card.LaunchKernel(c.kernel, cuda.Dim3{X: blocks}, cuda.Dim3{X: threads}, 0, s, cuda.NewArgs(args...))
+}
+
+// divide gives collectives blocks by size, so that all are done at about the same time, each block with one letter if that is large enough.
+func (c *Comm) divide(works []work) (blocks int) {
+	total := 0
+	for _, w := range works {
+		total += w.longest
+	}
+	most := channels - len(works)
+	piece := min(max((total/(most+1)+32)&^31, 4*threads), c.room)
+	for i := range works {
+		w := &works[i]
+		w.piece = piece
+		w.blocks = (w.longest + piece - 1) / piece
+		blocks += w.blocks
+	}
+	if blocks <= channels {
+		return blocks
+	}
+	blocks = 0
+	for i := range works {
+		w := &works[i]
+		w.blocks = 1 + int(int64(most)*int64(w.longest)/int64(total))
+		blocks += w.blocks
+	}
+	return blocks
 }
 
 // Stop makes what the group has put into streams end, without a result, now and from then on.

@@ -134,44 +134,69 @@ func (s *turnstile) turn() {
 	}
 }
 
-// collectives does every kind of collective on buffers of many sizes and places, several in a row, and compares each with the same sums in
-// the order of ranks, bit by bit, and what lies around the buffer with what was there.
+// collectives does every kind of collective, by itself and beside a smaller one, on buffers of many sizes and places, several in a row, and
+// compares each with the same sums in the order of ranks, bit by bit, and what lies around the buffer with what was there.
 func (r *rank) collectives(sizes ...int) error {
 	const around = 8
 	most := slices.Max(sizes) + 2*around
-	s := r.card.Stream
-	at, err := r.card.MemAlloc(int64(4 * most))
+	at, err := r.card.MemAlloc(int64(2 * 4 * most))
 	if err != nil {
 		return err
 	}
-	staged, err := r.card.MemHostAlloc(4 * most)
+	staged, err := r.card.MemHostAlloc(2 * 4 * most)
 	if err != nil {
 		return err
+	}
+	alone := []ir.Collective{
+		{Kind: ir.AllReduce}, {Kind: ir.ReduceTo, Root: r.world - 1}, {Kind: ir.BroadcastFrom, Root: 0}, {Kind: ir.ReduceScatter}, {Kind: ir.AllGather}, {Kind: ir.BroadcastFrom, Root: 1},
+	}
+	var groups [][]ir.Collective
+	for k, op := range alone {
+		groups = append(groups, alone[k:k+1], []ir.Collective{op, alone[(k+1)%len(alone)]})
 	}
 	for _, n := range sizes {
-		for k, op := range []ir.Collective{
-			{Kind: ir.AllReduce}, {Kind: ir.ReduceTo, Root: r.world - 1}, {Kind: ir.BroadcastFrom, Root: 0}, {Kind: ir.ReduceScatter}, {Kind: ir.AllGather}, {Kind: ir.BroadcastFrom, Root: 1},
-		} {
-			skip := around - k%3 // one place in three is on a boundary of vectors
-			got := ir.Words[float32](staged.Bytes())[:n+2*around]
-			mine := values(r.rank, n, k, len(got))
-			copy(got, mine)
-			err := errors.Join(
-				r.card.MemcpyHtoD(at, staged, 0, 4*len(got), s),
-				r.comm.Put(s, op, at+cuda.Ptr(4*skip), n),
-				r.card.MemcpyDtoH(staged, 0, at, 4*len(got), s),
-				r.card.StreamSynchronize(s))
-			if err != nil {
-				return err
-			}
-			for i, x := range r.want(op, n, k, skip, mine) {
-				if math.Float32bits(got[i]) != math.Float32bits(x) && !math.IsNaN(float64(x)) {
-					return fmt.Errorf("rank %d: %v of %d: element %d is %v, want %v", r.rank, op.Kind, n, i-skip, got[i], x)
-				}
+		for k, group := range groups {
+			if err := r.group(at, staged, n, k, around, group); err != nil {
+				return fmt.Errorf("rank %d: %d collectives of up to %d: %w", r.rank, len(group), n, err)
 			}
 		}
 	}
 	return errors.Join(r.card.MemFree(at), r.card.MemFreeHost(staged))
+}
+
+// group does a group of collectives: on n numbers, and on about a third of that.
+func (r *rank) group(at cuda.Ptr, staged cuda.Pinned, n, k, around int, group []ir.Collective) error {
+	s := r.card.Stream
+	all := ir.Words[float32](staged.Bytes())
+	var list []peer.Collective
+	var mine [][]float32
+	var first []int
+	end := 0
+	for i, op := range group {
+		n := n / (1 + 2*i)
+		skip := around - k%3 // one place in three is on a boundary of vectors
+		x := values(r.rank, n, k+i, n+2*around)
+		copy(all[end:], x)
+		list = append(list, peer.Collective{Collective: op, At: at + cuda.Ptr(4*(end+skip)), N: n})
+		mine, first = append(mine, x), append(first, end)
+		end += (len(x) + 3) &^ 3
+	}
+	if err := errors.Join(
+		r.card.MemcpyHtoD(at, staged, 0, 4*end, s),
+		r.comm.Put(s, list...),
+		r.card.MemcpyDtoH(staged, 0, at, 4*end, s),
+		r.card.StreamSynchronize(s)); err != nil {
+		return err
+	}
+	for i, c := range list {
+		skip := around - k%3
+		for e, want := range r.want(c.Collective, c.N, k+i, skip, mine[i]) {
+			if got := all[first[i]+e]; math.Float32bits(got) != math.Float32bits(want) && !math.IsNaN(float64(want)) {
+				return fmt.Errorf("%v of %d: element %d is %v, want %v", c.Kind, c.N, e-skip, got, want)
+			}
+		}
+	}
+	return nil
 }
 
 // values are what a rank has for collective k on n.
