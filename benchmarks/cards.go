@@ -33,6 +33,12 @@ type team struct {
 	Strategy  string
 }
 
+// beside reports whether teams are of the same case.
+func (c team) beside(other team) bool {
+	other.Strategy = c.Strategy
+	return c == other
+}
+
 // trainer prepares training with more options.
 func (c team) trainer(opts ...dp.Option) (*dp.DataParallel, error) {
 	precision, err := nn.ParsePrecision(c.Precision)
@@ -47,13 +53,20 @@ func (c team) trainer(opts ...dp.Option) (*dp.DataParallel, error) {
 	return dp.New(cardNets[c.Name].model(), nn.CrossEntropy(), nn.SGD(learningRate, nn.Momentum(0.9)), opts...)
 }
 
-// stage is where teams train. Each stays ready until another case comes; of the large network, for which a card has no room several times
-// over, only one is there at a time.
+// stage is where teams train. Each stays ready; but of the large network only one is there at a time where the cards have no room for all,
+// beside PyTorch's.
 type stage struct {
 	ready map[string]*trainee
+	roomy bool
 }
 
-func newStage() *stage { return &stage{map[string]*trainee{}} }
+// roomForAll is how many bytes a card has that has room for the large network in all modes. It is in torch_cards.py, too.
+const roomForAll = 128e9
+
+func newStage() (*stage, error) {
+	p, err := cudaops.DeviceProperties(0)
+	return &stage{map[string]*trainee{}, p.TotalMemory >= roomForAll}, err
+}
 
 // trainee is a team that is ready to train.
 type trainee struct {
@@ -68,8 +81,10 @@ func (s *stage) contender(t team, cards ...int) contender {
 	return func(ctx context.Context, n int) (time.Duration, error) {
 		r := s.ready[key]
 		if r == nil {
-			if err := s.leave(func(other team) bool { return other.Name != t.Name || other.Batch != t.Batch || t.Name == "big" }); err != nil {
-				return 0, err
+			if t.Name == "big" && !s.roomy {
+				if err := s.close(); err != nil {
+					return 0, err
+				}
 			}
 			var err error
 			if r, err = t.open(cards); err != nil {
@@ -163,7 +178,10 @@ func severalCards() (int, error) {
 
 func (c cardCase) onCards(ctx context.Context, b *bench, cards int, workers *workers, peer *torch) (err error) {
 	b.log("%s: %s, batch %d, %v", b.suite, c.name, c.batch, c.precision)
-	here := newStage()
+	here, err := newStage()
+	if err != nil {
+		return err
+	}
 	defer func() { err = errors.Join(err, here.close()) }()
 	all := make([]int, cards)
 	for i := range all {

@@ -130,7 +130,10 @@ func work(ctx context.Context) error {
 	}
 	defer conn.Close() //nolint:errcheck // the other side has closed it, or learns that this one has
 	in, out := json.NewDecoder(conn), json.NewEncoder(conn)
-	stage := newStage()
+	stage, err := newStage()
+	if err != nil {
+		return err
+	}
 	for {
 		var o workOrder
 		if err := in.Decode(&o); err != nil {
@@ -140,7 +143,11 @@ func work(ctx context.Context) error {
 			return errors.Join(err, stage.close())
 		}
 		var done workDone
-		took, err := stage.contender(o.Team)(ctx, o.Steps)
+		var took time.Duration
+		err := stage.leave(func(t team) bool { return !t.beside(o.Team) }) // of the case before
+		if err == nil {
+			took, err = stage.contender(o.Team)(ctx, o.Steps)
+		}
 		if err != nil {
 			done.Error = err.Error()
 		}

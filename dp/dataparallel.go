@@ -294,7 +294,8 @@ func (j placeJob) run(_ context.Context, r *rank) error {
 			continue
 		}
 		r.mem[region] = m
-		if err := m.Write(0, make([]byte, m.Len())); err != nil {
+		zeros := make([]byte, min(m.Len(), piece))
+		if err := inPieces(m, func(off, n int64) error { return m.Write(off, zeros[:n]) }); err != nil {
 			return err
 		}
 	}
@@ -303,6 +304,20 @@ func (j placeJob) run(_ context.Context, r *rank) error {
 	}
 	at, words := j.t.compiler.FirstScale()
 	return r.mem[ir.Params].Write(4*int64(at), ir.Bytes(words))
+}
+
+// piece is how many bytes of a model are moved at a time where it goes through memory of ours: what is used again is faster than as much as
+// a large model takes.
+const piece = 4 << 20
+
+// inPieces does something to all of a memory.
+func inPieces(m ir.DeviceMemory, do func(off, n int64) error) error {
+	for off := int64(0); off < m.Len(); off += piece {
+		if err := do(off, min(m.Len()-off, piece)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // push writes the model's values to every rank.

@@ -298,21 +298,25 @@ func (t *DataParallel) replicate(ctx context.Context) error {
 			if m == nil {
 				continue
 			}
-			values := make([]float32, m.Len()/4)
-			if r.index == 0 {
-				if err := m.Read(0, ir.Bytes(values)); err != nil {
-					return err
-				}
-			}
-			if err := r.group.Broadcast(ctx, values, 0); err != nil {
+			values := make([]float32, min(m.Len(), piece)/4)
+			if err := inPieces(m, func(off, n int64) error { return r.broadcast(ctx, m, off, values[:n/4]) }); err != nil {
 				return err
-			}
-			if r.index > 0 {
-				if err := m.Write(0, ir.Bytes(values)); err != nil {
-					return err
-				}
 			}
 		}
 		return nil
 	}))
+}
+
+// broadcast gives every rank what rank 0 has at an offset of a memory, by way of some values.
+func (r *rank) broadcast(ctx context.Context, m ir.DeviceMemory, off int64, values []float32) error {
+	if r.index == 0 {
+		if err := m.Read(off, ir.Bytes(values)); err != nil {
+			return err
+		}
+	}
+	err := r.group.Broadcast(ctx, values, 0)
+	if err == nil && r.index > 0 {
+		err = m.Write(off, ir.Bytes(values))
+	}
+	return err
 }
