@@ -83,6 +83,24 @@ func (m *Memory) Write(off int64, src []byte) error {
 	return nil
 }
 
+// Clear sets all bytes to 0. On a real card that is in the order of the card's work.
+func (m *Memory) Clear() error {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if err := m.check("clear", 0, int(m.len)); err != nil || m.len == 0 {
+		return err
+	}
+	r, real := m.block.seg.region.(*realRegion)
+	if !real {
+		clear(m.block.seg.region.host()[m.block.off:][:m.len])
+		return nil
+	}
+	if err := r.owner.transfer.clear(r.addr+cuda.Ptr(m.block.off), int(m.len)); err != nil {
+		return fmt.Errorf("cudaops: clear %d bytes on %s: %w", m.len, String(m.device), err)
+	}
+	return nil
+}
+
 // WriteEarly is [Memory.Write] beside the work that the card was given before, not
 // after it. So what is written early is not for that work, nor for programs: it
 // reaches their memory by CopyFrom, which waits for it, and for which later early

@@ -66,7 +66,7 @@ func TestMemory(t *testing.T) {
 		t.Errorf("no bytes at the end: %v", err)
 	}
 	free(t, m)
-	for name, err := range map[string]error{"Free": m.Free(), "Write": m.Write(0, got), "Read": m.Read(0, got)} {
+	for name, err := range map[string]error{"Free": m.Free(), "Write": m.Write(0, got), "Read": m.Read(0, got), "Clear": m.Clear()} {
 		if !errors.Is(err, cudaops.ErrFreed) || !strings.Contains(err.Error(), "cuda:1") {
 			t.Errorf("%s of freed memory: error %v", name, err)
 		}
@@ -90,6 +90,9 @@ func TestMemoryOfNoBytes(t *testing.T) {
 	}
 	if err := m.Write(0, []byte{1}); err == nil {
 		t.Error("a byte fits into none")
+	}
+	if err := m.Clear(); err != nil {
+		t.Errorf("clear no bytes: %v", err)
 	}
 	free(t, m)
 	if err := m.Free(); !errors.Is(err, cudaops.ErrFreed) {

@@ -108,6 +108,11 @@ func (t *transfer) write(dst cuda.Ptr, src []byte) error {
 	return t.locked(func() error { return t.send(dst, src, t.card.Stream) })
 }
 
+// clear sets n bytes to 0.
+func (t *transfer) clear(dst cuda.Ptr, n int) error {
+	return t.locked(func() error { return t.card.MemsetD8(dst, 0, n, t.card.Stream) })
+}
+
 // writeEarly is write beside the work in the card's stream. Only copies from what
 // was written early before are waited for; and, the first time that memory is
 // written so, what somebody else may have left on its way to it.

@@ -294,8 +294,7 @@ func (j placeJob) run(_ context.Context, r *rank) error {
 			continue
 		}
 		r.mem[region] = m
-		zeros := make([]byte, min(m.Len(), piece))
-		if err := inPieces(m, func(off, n int64) error { return m.Write(off, zeros[:n]) }); err != nil {
+		if err := m.Clear(); err != nil {
 			return err
 		}
 	}

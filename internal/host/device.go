@@ -106,6 +106,14 @@ func (m *block) Read(off int64, dst []byte) error {
 	return nil
 }
 
+func (m *block) Clear() error {
+	if m.freed {
+		return errFreed
+	}
+	clear(m.b)
+	return nil
+}
+
 func (m *block) check(what string, off int64, n int) error {
 	if m.freed {
 		return errFreed

@@ -331,6 +331,8 @@ type DeviceMemory interface {
 	Host() []byte
 	Write(off int64, src []byte) error
 	Read(off int64, dst []byte) error
+	// Clear sets all bytes to 0.
+	Clear() error
 	Free() error
 }
 

@@ -103,6 +103,10 @@ func (m *memory) Read(off int64, dst []byte) error {
 	}, func(p cuda.Pinned) { copy(dst, p.Bytes()) })
 }
 
+func (m *memory) Clear() error {
+	return m.card.Do(func() error { return m.card.MemsetD8(m.at, 0, int(m.n), m.card.Stream) })
+}
+
 // staged transfers n bytes by way of pinned memory.
 func (m *memory) staged(off int64, n int, transfer func(cuda.Pinned, int) error, after func(cuda.Pinned)) error {
 	if off < 0 || off > m.n || int64(n) > m.n-off {

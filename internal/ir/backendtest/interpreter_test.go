@@ -74,6 +74,11 @@ func (m *memory) Read(off int64, dst []byte) error {
 	return nil
 }
 
+func (m *memory) Clear() error {
+	clear(*m)
+	return nil
+}
+
 type executable struct {
 	p   *ir.Program
 	mem [ir.NumRegions]memory

@@ -50,6 +50,15 @@ func (s *suite) memories(t *testing.T) {
 				t.Errorf("read of %d bytes at %d is no error", c.n, c.off)
 			}
 		}
+		if err := m.Clear(); err != nil {
+			t.Errorf("clear: %v", err)
+		}
+		if err := m.Read(0, src); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(src, make([]byte, 1000)) {
+			t.Error("bytes are not 0 that have been cleared")
+		}
 		if err := m.Free(); err != nil {
 			t.Errorf("free: %v", err)
 		}
