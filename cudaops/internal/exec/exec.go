@@ -28,8 +28,7 @@ type Exec struct {
 	closed  bool
 
 	tools   *toolbox
-	code    []byte // of the module
-	module  cuda.Module
+	images  [][]byte // of the plan's kernels, one a source
 	block   cuda.Ptr // scratch and control
 	extra   int64
 	pinned  cuda.Pinned // images of the control block, and what runs put out, one a slot
@@ -115,7 +114,7 @@ func (e *Exec) load(p *ir.Program, mem [ir.NumRegions]cuda.Ptr, libs func(*Exec)
 		e.later(func() error { return e.card.EventDestroy(*event) })
 	}
 	copy(e.base[:], mem[:])
-	if e.plan, err = newPlan(p, libs(e), e.link != nil); err != nil {
+	if err := e.planned(p, libs(e)); err != nil {
 		return err
 	}
 	if e.tried {
@@ -133,6 +132,20 @@ func (e *Exec) load(p *ir.Program, mem [ir.NumRegions]cuda.Ptr, libs func(*Exec)
 		return err
 	}
 	return e.arrange()
+}
+
+// planned plans p. Where ways have to be tried for that, their kernels are compiled meanwhile.
+func (e *Exec) planned(p *ir.Program, libs libraries) error {
+	compiled := func() error { return nil }
+	if v, ok := libs.(vendor); ok {
+		var err error
+		if compiled, err = v.ahead(p, e.link != nil); err != nil {
+			return err
+		}
+	}
+	plan, err := newPlan(p, libs, e.link != nil)
+	e.plan = plan
+	return errors.Join(err, compiled())
 }
 
 // bindAll compiles the plan's kernels and turns its tasks into calls.
@@ -231,35 +244,35 @@ func (e *Exec) constants() error {
 
 // functions compiles the program's kernels.
 func (e *Exec) functions() ([]cuda.Function, error) {
-	code, err := e.compile()
-	if code == nil || err != nil {
+	if err := e.compile(); err != nil {
 		return nil, err
 	}
-	if e.module, err = e.card.ModuleLoadData(code); err != nil {
-		return nil, err
-	}
-	e.later(func() error { return e.card.ModuleUnload(e.module) })
-	var list []cuda.Function
-	for _, name := range e.plan.kernels {
-		f, err := e.card.ModuleGetFunction(e.module, name)
+	list := make([]cuda.Function, len(e.plan.kernels))
+	for i, u := range e.plan.filled() {
+		m, err := e.card.ModuleLoadData(e.images[i])
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, f)
+		e.later(func() error { return e.card.ModuleUnload(m) })
+		for _, k := range u.kernels {
+			if list[k], err = e.card.ModuleGetFunction(m, e.plan.kernels[k]); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return list, nil
 }
 
-// compile gives the code of the plan's kernels, nil where it has none. It may be called from anywhere.
-func (e *Exec) compile() ([]byte, error) {
-	source := e.plan.source()
-	if source == "" || e.code != nil {
-		return e.code, nil
+// compile has the plan's kernels compiled. It may be called from anywhere.
+func (e *Exec) compile() (err error) {
+	if e.images == nil {
+		e.images, err = nvrtc.CompileAll(e.plan.sources(), arch(e.card))
 	}
-	var err error
-	e.code, err = nvrtc.Compile(source, fmt.Sprintf("sm_%d%d", e.card.Major, e.card.Minor))
-	return e.code, err
+	return err
 }
+
+// arch is the card's architecture as compilers call it.
+func arch(card *cuda.Card) string { return fmt.Sprintf("sm_%d%d", card.Major, card.Minor) }
 
 // binder turns tasks into calls.
 type binder struct {

@@ -10,7 +10,7 @@ import (
 // convWays lists how a convolution can be carried out on a card of that major version. The first always can be.
 func (b *planner) convWays(s *ir.Step, major int) []way {
 	const tensorCores = 8 // the first version whose tensor cores know TF32
-	list := []way{{"plain", (*planner).plainConv}}
+	list := []way{{name: "plain", plan: (*planner).plainConv}}
 	c, err := newConvolution(s)
 	if err != nil || s.Out[0].Shape.Size() == 0 || !b.program.Target.TF32 || !c.window.ChannelsLast {
 		return list // and planning it says what is wrong
@@ -35,7 +35,7 @@ func (b *planner) convWays(s *ir.Step, major int) []way {
 
 // wholeConv is a way that does a convolution with its epilogue at once.
 func wholeConv(name string, plan func(b *planner, c convolution) error) way {
-	return way{name, func(b *planner, s *ir.Step) error {
+	return way{name: name, plan: func(b *planner, s *ir.Step) error {
 		c, err := newConvolution(s)
 		if err != nil {
 			return err

@@ -3,6 +3,7 @@ package exec
 import (
 	"embed"
 	"fmt"
+	"hash/fnv"
 	"slices"
 	"strings"
 
@@ -18,46 +19,99 @@ var preludes = []string{"base", "random", "reduce", "rows", "move", "pool", "pro
 // buildsOn are the files that a file needs besides base.
 var buildsOn = map[string][]string{"rows": {"reduce"}, "places": {"pool"}, "filters": {"product", "tensor"}, "halo": {"product", "tensor", "groups"}, "turned": {"product", "tensor", "groups", "filters"}, "single": {"product"}}
 
-// module collects the kernels of a program into one source. Equal kernels are one, so that equal programs give equal sources.
+// module collects the kernels of a program into sources. Equal kernels are one, so that equal programs give equal sources.
+//
+// Where a product could be carried out in several ways, its kernels have a source of their own: so what a trial has had compiled is found again. Those
+// of all other steps share one, since a compiler begins anew with each source.
 type module struct {
-	uses    map[string]bool // preludes
-	kernels []string        // names
-	turns   []bool          // which of them wait in turn
+	kernels []string // names
+	turns   []bool   // which of them wait in turn
 	texts   []string
-	known   map[string]int
+	units   []unit // the first for all steps but such products
+	apart   bool   // kernels go into the last one
+	known   map[kernelKey]int
+}
+
+// unit is what becomes a source.
+type unit struct {
+	uses    map[string]bool // preludes
+	kernels []int
+}
+
+type kernelKey struct {
+	text  string
+	apart bool // such kernels are not shared with other steps, whose source would depend on the way that is chosen
+}
+
+// aside gives the kernels that plan adds a source of their own.
+func (m *module) aside(plan func() error) error {
+	m.ready()
+	m.units, m.apart = append(m.units, unit{}), true
+	defer func() { m.apart = false }()
+	return plan()
+}
+
+func (m *module) ready() {
+	if m.known == nil {
+		m.known, m.units = map[kernelKey]int{}, make([]unit, 1)
+	}
 }
 
 // kernel adds a kernel, unless it is there, and returns its number. In its text, @ stands for its name, which begins with stem.
 func (m *module) kernel(stem, text string, uses ...string) int {
-	if m.known == nil {
-		m.known, m.uses = map[string]int{}, map[string]bool{"base": true}
-	}
-	if k, ok := m.known[text]; ok {
+	m.ready()
+	key := kernelKey{text, m.apart}
+	if k, ok := m.known[key]; ok {
 		return k
 	}
-	for _, u := range uses {
-		m.uses[u] = true
-		for _, first := range buildsOn[u] {
-			m.uses[first] = true
-		}
+	u := &m.units[0]
+	name := fmt.Sprintf("%s%d", stem, len(u.kernels))
+	if m.apart {
+		u = &m.units[len(m.units)-1]
+		// The same in every program.
+		h := fnv.New32a()
+		h.Write([]byte(text)) //nolint:errcheck // it never fails
+		name = fmt.Sprintf("%s_%08x", stem, h.Sum32())
 	}
-	k := len(m.kernels)
-	name := fmt.Sprintf("%s%d", stem, k)
-	m.known[text] = k
+	u.add(len(m.kernels), uses)
+	m.known[key] = len(m.kernels)
 	m.kernels = append(m.kernels, name)
 	m.turns = append(m.turns, strings.Contains(text, late))
 	m.texts = append(m.texts, strings.ReplaceAll(text, "@", name))
-	return k
+	return len(m.kernels) - 1
 }
 
-// source is the whole of it; a module without kernels has none.
-func (m *module) source() string {
-	if len(m.kernels) == 0 {
-		return ""
+// add notes a kernel and the preludes that it uses.
+func (u *unit) add(kernel int, uses []string) {
+	if u.uses == nil {
+		u.uses = map[string]bool{"base": true}
 	}
+	for _, p := range uses {
+		u.uses[p] = true
+		for _, first := range buildsOn[p] {
+			u.uses[first] = true
+		}
+	}
+	u.kernels = append(u.kernels, kernel)
+}
+
+// filled are the units that have kernels.
+func (m *module) filled() []unit {
+	return slices.DeleteFunc(slices.Clone(m.units), func(u unit) bool { return len(u.kernels) == 0 })
+}
+
+// sources are those of the filled units.
+func (m *module) sources() (list []string) {
+	for _, u := range m.filled() {
+		list = append(list, m.source(u))
+	}
+	return list
+}
+
+func (m *module) source(u unit) string {
 	var b strings.Builder
 	for _, p := range preludes {
-		if m.uses[p] {
+		if u.uses[p] {
 			text, err := files.ReadFile("kernels/" + p + ".cuh")
 			if err != nil {
 				panic(err) // it is part of the program
@@ -66,8 +120,8 @@ func (m *module) source() string {
 			b.WriteByte('\n')
 		}
 	}
-	for _, t := range m.texts {
-		b.WriteString(t)
+	for _, k := range u.kernels {
+		b.WriteString(m.texts[k])
 		b.WriteByte('\n')
 	}
 	return b.String()

@@ -188,7 +188,7 @@ func TestSourceIsTheProgramsAlone(t *testing.T) {
 		for range 3 {
 			s := newSketch(t)
 			draw(s)
-			sources = append(sources, s.plan().source())
+			sources = append(sources, strings.Join(s.plan().sources(), "\n"))
 		}
 		if sources[0] != sources[1] || sources[1] != sources[2] {
 			t.Errorf("%s: three sources for one program", name)

@@ -14,7 +14,10 @@ func (b *planner) inBestWay(s *ir.Step) error {
 	if err != nil {
 		return err
 	}
-	return w.plan(b, s)
+	if !w.rival {
+		return w.plan(b, s)
+	}
+	return b.aside(func() error { return w.plan(b, s) })
 }
 
 // matrices is a product of matrices, batch times, each operand's strides by row, column and batch.

@@ -37,7 +37,7 @@ func Keep(card *cuda.Card) (giveBack func() error, err error) {
 
 // settle runs a kernel that does nothing, in a graph.
 func (e *Exec) settle() error {
-	image, err := nvrtc.Compile("extern \"C\" __global__ void nothing() {}\n", fmt.Sprintf("sm_%d%d", e.card.Major, e.card.Minor))
+	image, err := nvrtc.Compile("extern \"C\" __global__ void nothing() {}\n", arch(e.card))
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (z *sizing) largest(ways []way) way {
 	if z.guess {
 		return ways[0]
 	}
-	return way{"the largest", func(b *planner, s *ir.Step) error {
+	return way{name: "the largest", plan: func(b *planner, s *ir.Step) error {
 		most, used := span{}, b.used
 		for _, w := range ways {
 			b.used, b.fresh, b.own[b.step] = used, true, span{}

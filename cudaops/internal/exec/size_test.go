@@ -48,14 +48,14 @@ func TestMostScratch(t *testing.T) {
 // TestLargestWay: of ways that are not measured yet, the one that takes most counts, and those that are none do not.
 func TestLargestWay(t *testing.T) {
 	takes := func(words ...int) way {
-		return way{"takes", func(b *planner, _ *ir.Step) error {
+		return way{name: "takes", plan: func(b *planner, _ *ir.Step) error {
 			for _, n := range words {
 				b.temporary(n)
 			}
 			return nil
 		}}
 	}
-	no := way{"no", func(b *planner, _ *ir.Step) error {
+	no := way{name: "no", plan: func(b *planner, _ *ir.Step) error {
 		b.temporary(1 << 20)
 		return errNoWay
 	}}
@@ -72,7 +72,7 @@ func TestLargestWay(t *testing.T) {
 		t.Errorf("the guess is %q, unsure is %t", w.name, guess.unsure)
 	}
 	broken := errors.New("broken")
-	bad := way{"bad", func(*planner, *ir.Step) error { return broken }}
+	bad := way{name: "bad", plan: func(*planner, *ir.Step) error { return broken }}
 	if err := z.largest([]way{takes(), bad}).plan(b, nil); !errors.Is(err, broken) {
 		t.Errorf("error %v", err)
 	}

@@ -3,7 +3,6 @@ package exec
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 
@@ -18,23 +17,9 @@ import (
 // choose gives the fastest way for a product: the one remembered, or else the one that wins a trial on the card. Where nothing can be
 // remembered, or the card has no room for a trial, it is the first.
 func (v vendor) choose(b *planner, s *ir.Step) (way, error) {
-	ways := b.ways(s, v.card.Major)
-	if len(ways) == 1 {
-		return ways[0], nil
-	}
-	key, err := v.keyOf(b.program, s, ways)
-	if err != nil {
-		return way{}, err
-	}
-	named := func(name []byte) int {
-		return slices.IndexFunc(ways, func(w way) bool { return w.name == string(name) })
-	}
-	store := v.ways()
-	if kept, ok := store.Get(key); ok && named(kept) >= 0 {
-		return ways[named(kept)], nil
-	}
-	if !store.Ready() {
-		return ways[0], nil
+	ways, key, err := v.open(b, s)
+	if err != nil || len(ways) == 1 {
+		return ways[0], err
 	}
 	if v.e.sizing != nil {
 		return v.e.sizing.largest(ways), nil
@@ -43,11 +28,38 @@ func (v vendor) choose(b *planner, s *ir.Step) (way, error) {
 	if err != nil || !ok {
 		return ways[0], err
 	}
-	kept, ok := store.Put(key, []byte(ways[fastest].name), func(kept []byte) bool { return named(kept) >= 0 })
+	kept, ok := v.ways().Put(key, []byte(ways[fastest].name), func(kept []byte) bool { return find(ways, kept) >= 0 })
 	if !ok {
 		return ways[0], nil
 	}
-	return ways[named(kept)], nil
+	return ways[find(ways, kept)], nil
+}
+
+// open lists the ways between which a trial is to decide, and the key under which the winner is remembered. It is one way where there is nothing to
+// decide, since it is remembered, or could not be.
+func (v vendor) open(b *planner, s *ir.Step) (ways []way, key string, err error) {
+	ways = b.ways(s, v.card.Major)
+	if len(ways) == 1 {
+		return ways, "", nil
+	}
+	if key, err = v.keyOf(b.program, s, ways); err != nil {
+		return ways, "", err
+	}
+	store := v.ways()
+	if kept, ok := store.Get(key); ok {
+		if i := find(ways, kept); i >= 0 {
+			return ways[i : i+1], key, nil
+		}
+	}
+	if !store.Ready() {
+		return ways[:1], key, nil
+	}
+	return ways, key, nil
+}
+
+// find is the number of the way of that name, -1 if there is none.
+func find(ways []way, name []byte) int {
+	return slices.IndexFunc(ways, func(w way) bool { return w.name == string(name) })
 }
 
 // ways is what is remembered of products.
@@ -132,14 +144,13 @@ func (v vendor) fastest(p *ir.Program, s *ir.Step, ways []way) (fastest int, ok 
 	if !ok {
 		return 0, false, nil
 	}
-	var compiling errgroup.Group // which takes longer than all the rest, the first time
-	compiling.SetLimit(runtime.GOMAXPROCS(0))
+	var compiling errgroup.Group
 	for i, e := range trials {
 		if e == nil {
 			continue
 		}
 		compiling.Go(func() error {
-			if _, err := e.compile(); err != nil {
+			if err := e.compile(); err != nil {
 				return fmt.Errorf("try %s: %w", ways[i].name, err)
 			}
 			return nil

@@ -8,8 +8,9 @@ import (
 
 // way is how a product, or a convolution, can be carried out, with all of its epilogue. Which is the fastest is measured; see trial.go.
 type way struct {
-	name string
-	plan func(b *planner, s *ir.Step) error
+	name  string
+	plan  func(b *planner, s *ir.Step) error
+	rival bool // there are others
 }
 
 // hopper is the first major version of compute capability that has clusters of blocks and launches kernels early.
@@ -19,11 +20,20 @@ const hopper = 9
 var errNoWay = errors.New("no way for this product")
 
 // ways lists how a product can be carried out, on a card of that major version of compute capability. The first always can be.
-func (b *planner) ways(s *ir.Step, major int) []way {
-	if _, ok := s.Op.(ir.MatMul); !ok {
-		return b.convWays(s, major)
+func (b *planner) ways(s *ir.Step, major int) (list []way) {
+	if _, ok := s.Op.(ir.MatMul); ok {
+		list = b.productWays(s, major)
+	} else {
+		list = b.convWays(s, major)
 	}
-	list := []way{{"plain", (*planner).plain}}
+	for i := range list {
+		list[i].rival = len(list) > 1
+	}
+	return list
+}
+
+func (b *planner) productWays(s *ir.Step, major int) []way {
+	list := []way{{name: "plain", plan: (*planner).plain}}
 	p, err := newMatrices(s)
 	if err != nil || s.Out[0].Shape.Size() == 0 {
 		return list // and planning it says what is wrong
@@ -45,15 +55,15 @@ func (b *planner) ways(s *ir.Step, major int) []way {
 	const worth = 1 << 33 // multiplications
 	if p.batch == 1 && p.m*p.n*p.k >= worth && p.strides[0][1] != 1 && p.strides[1][0] != 1 {
 		list = append(list,
-			way{"A along k", func(b *planner, s *ir.Step) error { return b.along(s, [2]bool{true, false}) }},
-			way{"B along k", func(b *planner, s *ir.Step) error { return b.along(s, [2]bool{false, true}) }})
+			way{name: "A along k", plan: func(b *planner, s *ir.Step) error { return b.along(s, [2]bool{true, false}) }},
+			way{name: "B along k", plan: func(b *planner, s *ir.Step) error { return b.along(s, [2]bool{false, true}) }})
 	}
 	return list
 }
 
 // whole is a way that does everything of a product at once.
 func whole(name string, plan func(b *planner, p matrices) error) way {
-	return way{name, func(b *planner, s *ir.Step) error {
+	return way{name: name, plan: func(b *planner, s *ir.Step) error {
 		p, err := newMatrices(s)
 		if err != nil {
 			return err

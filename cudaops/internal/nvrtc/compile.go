@@ -5,9 +5,12 @@ import (
 	"encoding/hex"
 	"fmt"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/tandem-train/tandem/cudaops/internal/cache"
 )
@@ -64,6 +67,34 @@ func Compile(source, arch string) ([]byte, error) {
 		return nil, err
 	}
 	return compileWith(lib, kernels(), source, arch)
+}
+
+// CompileAll gives the code of sources, in their order. As many are compiled at a time as there are cores; while that goes on for more than a second,
+// lines on standard error say how far it has come.
+func CompileAll(sources []string, arch string) ([][]byte, error) {
+	if len(sources) == 0 {
+		return nil, nil
+	}
+	lib, err := Open()
+	if err != nil {
+		return nil, err
+	}
+	return compileAll(lib, kernels(), said, sources, arch)
+}
+
+func compileAll(c compiler, store *cache.Store, r *report, sources []string, arch string) ([][]byte, error) {
+	defer r.expect(sources)()
+	images := make([][]byte, len(sources))
+	var all errgroup.Group
+	all.SetLimit(runtime.GOMAXPROCS(0))
+	for i, source := range sources {
+		all.Go(func() (err error) {
+			images[i], err = compileWith(c, store, source, arch)
+			r.done(source)
+			return err
+		})
+	}
+	return images, all.Wait()
 }
 
 // busy has a lock for every source that is being compiled: where several cards load one program at once, the first compiles it.

@@ -31,12 +31,12 @@ extern "C" __global__ void __launch_bounds__(256) crossEntropyGrad3(const float 
     crossEntropyGrad<32, 10, 16, false>(logits, labels, weights, dloss, out, word, -100, 0x1p+00f, 0x0p+00f);
 }
 
-extern "C" __global__ void __launch_bounds__(256) matMul4(const float *x, const float *y, float *out, int late) {
+extern "C" __global__ void __launch_bounds__(256) matMul_f787b998(const float *x, const float *y, float *out, int late) {
     const Turn turn(late);
     product<MatMul<1, 10, 20, 32, 1, 10, 0, 20, 1, 0, 20, 1, 0, false, false, float, float, float, float>, 1>({x, y, nullptr, out}, nullptr);
 }
 
-struct sum5Loop {
+struct sum_95778087Loop {
     const float *a0;
     template <int V> __device__ __forceinline__ Vec<V> at(u32 k, u32 r) const {
         const Vec<1> r0 = loadv<1>(a0 + (k + r * 10));
@@ -47,13 +47,13 @@ struct sum5Loop {
         return w;
     }
 };
-extern "C" __global__ void __launch_bounds__(256) sum5(const float *a0, float *out, int late) {
+extern "C" __global__ void __launch_bounds__(256) sum_95778087(const float *a0, float *out, int late) {
     const Turn turn(late);
-    const sum5Loop f = {a0};
+    const sum_95778087Loop f = {a0};
     columns<Sum, 16, 1, u32, 10, 32, 1>(f, out);
 }
 
-extern "C" __global__ void __launch_bounds__(256) fused6(const float *a0, const float *a1, float *o0, int late) {
+extern "C" __global__ void __launch_bounds__(256) fused4(const float *a0, const float *a1, float *o0, int late) {
     const Turn turn(late);
     for (u32 i = ((u32)blockIdx.x * 256 + threadIdx.x) * 4; i < 200; i += (u32)gridDim.x * 1024) {
         const Vec<4> r0 = loadv<4>(a0 + (i));
@@ -73,8 +73,8 @@ extern "C" __global__ void __launch_bounds__(256) fused6(const float *a0, const 
 // step 1: crossEntropy1 on 2x1 work+0 input+640 consts+0 work+320 control+4
 // step 2: sum2 on 1x1 work+320 output+0
 // step 3: crossEntropyGrad3 on 2x1 work+0 input+640 consts+0 consts+64 work+320 control+6
-// step 4: matMul4 on 1x1 work+320 input+0 grads+0
-// step 4: sum5 on 1x1 work+320 grads+256
+// step 4: matMul_f787b998 on 1x1 work+320 input+0 grads+0
+// step 4: sum_95778087 on 1x1 work+320 grads+256
 // collective, step 5
-// step 6: fused6 on 1x1 grads+0 params+0 params+0
+// step 6: fused4 on 1x1 grads+0 params+0 params+0
 // end
