@@ -52,7 +52,7 @@ func usedByProcesses(t *testing.T) map[int]int64 {
 // cardNets are the networks of the benchmarks.
 func cardNets() map[string]task {
 	ce := func() nn.Loss { return nn.CrossEntropy() }
-	sgd := func() nn.Optimizer { return nn.SGD(0.02, nn.Momentum(0.9)) }
+	sgd := func() nn.Optimizer { return nn.SGD(0.01, nn.Momentum(0.9)) }
 	return map[string]task{
 		"mlp": {loss: ce, opt: sgd, in: []int{784}, out: 10, model: func() nn.Module {
 			return nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
@@ -135,12 +135,33 @@ func planAndStep(t *testing.T, part string) {
 	t.Logf("in use %d, planned %d; reserved %d, planned %d; after more steps nvidia-smi shows %s", allocated, c.Total()+c.Other, reserved, c.Reserved, cudaops.FormatSize(usedByProcesses(t)[os.Getpid()]))
 }
 
-// TestCardAutoMicroBatch trains under a cap of a third of what the batch needs beside the context and the libraries' workspaces, with the result of
-// training without it.
+// TestCardAutoMicroBatch trains under a cap of a third of what the batch needs beside the context, with the result of training without it.
+//
+// With ReLU that is as close as float32 comes to the exact result, not closer: a number before ReLU that rounding puts on the other side of 0 turns a
+// sample's gradient on or off. After 20 steps the whole batch's parameters were 9.9e-7 from those of float64, PyTorch's 9.6e-7, and those of 3 and 11 parts
+// 7.1e-7 and 1.9e-7. With GELU, which has no such jump, sums in another order are all that is left: 7e-9.
 func TestCardAutoMicroBatch(t *testing.T) {
 	needCard(t)
+	for name, c := range map[string]struct {
+		activation func() nn.Module
+		within     float64
+	}{
+		"ReLU": {func() nn.Module { return nn.ReLU() }, 3e-6},
+		"GELU": {func() nn.Module { return nn.GELU() }, 1e-7},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tk := cardNets()["mlp"]
+			tk.model = func() nn.Module {
+				return nn.Sequential(nn.Linear(784, 512), c.activation(), nn.Linear(512, 512), c.activation(), nn.Linear(512, 10))
+			}
+			trainCapped(t, tk, c.within)
+		})
+	}
+}
+
+// trainCapped is that test of one network.
+func trainCapped(t *testing.T, tk task, within float64) {
 	const n, seed = 4096, 5
-	tk := cardNets()["mlp"]
 	on := []dp.Option{dp.DeviceIDs(0), dp.AutoMicroBatch()}
 	whole := trainSteps(t, tk, 20, n, seed, on...)
 	planned := func() *dp.Plan {
@@ -158,7 +179,7 @@ func TestCardAutoMicroBatch(t *testing.T) {
 	}
 	need := planned().Cards[0]
 	const kept = 32 << 20 // of a cap, for what the driver takes
-	if err := cudaops.SetDeviceMemoryLimit(need.Context+need.Workspace+need.Memory.Total()/3+kept, 0); err != nil {
+	if err := cudaops.SetDeviceMemoryLimit(need.Context+need.Total()/3+kept, 0); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
@@ -166,14 +187,14 @@ func TestCardAutoMicroBatch(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if p := planned(); p.Parts < 3 || p.Cards[0].Memory.Total() > need.Memory.Total()/3+need.Workspace {
-		t.Errorf("under the cap a step takes %d bytes in %d parts, without it %d", p.Cards[0].Memory.Total(), p.Parts, need.Memory.Total())
+	if p := planned(); p.Parts < 2 || p.Cards[0].Total() > need.Total()/3 {
+		t.Errorf("under the cap a step takes %d bytes in %d parts, without it %d", p.Cards[0].Total(), p.Parts, need.Total())
 	}
 	got := trainSteps(t, tk, 20, n, seed, on...)
 	d := apart(got.params, whole.params)
 	t.Logf("parameters are %.3g apart from the whole batch's", d)
-	if !(d < 1e-6) {
-		t.Error("they are not the same")
+	if !(d < within) {
+		t.Errorf("more than %g", within)
 	}
 }
 

@@ -258,3 +258,33 @@ func TestRememberedNonsense(t *testing.T) {
 		}
 	}
 }
+
+// TestRoom: a product that has less room than the handle allows does with algorithms that need no more, and what is remembered for one room is not for
+// another.
+func TestRoom(t *testing.T) {
+	f := openFake(t)
+	h := f.handle(t)
+	tunable(t, h, 3, 1)
+	h.measure = func(run func() error) (float64, error) { return 1, run() }
+	for _, c := range []struct {
+		room int64
+		want int64 // bytes; -1: there is none
+	}{{0, 2000}, {1999, 1000}, {1000, 1000}, {999, -1}} {
+		p, err := h.Plan(Product{M: 3, N: 5, K: 7, A: Matrix{7, 1, 0}, B: Matrix{5, 1, 0}, C: Matrix{5, 1, 0}, Room: c.room})
+		if c.want < 0 {
+			if !Unsupported(err) {
+				t.Errorf("with room for %d bytes: %v", c.room, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.MostWorkspace() != c.want {
+			t.Errorf("with room for %d bytes: %d bytes at most, want %d", c.room, p.MostWorkspace(), c.want)
+		}
+		if tuned := p.Tuned(0x1000, 0x2000, 0x3000, 0); tuned != (c.room == 0) {
+			t.Errorf("with room for %d bytes: tuned %t", c.room, tuned)
+		}
+	}
+}

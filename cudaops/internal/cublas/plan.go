@@ -164,7 +164,7 @@ func (p *Plan) choose(c *choice, alignment cuda.Ptr) error {
 		return err
 	}
 	for _, r := range results[:n] {
-		if r.state == 0 && r.workspace <= uint64(p.h.bytes) {
+		if r.state == 0 && r.workspace <= p.room() {
 			c.offers = append(c.offers, r)
 		}
 	}
@@ -182,7 +182,7 @@ func (p *Plan) prefer(pref uintptr, alignment uint64) error {
 		attribute   int32
 		value, size uint64
 	}{
-		{prefWorkspace, uint64(p.h.bytes), 8}, {prefReduction, reductionComputeType, 4},
+		{prefWorkspace, p.room(), 8}, {prefReduction, reductionComputeType, 4},
 		{prefAlignA, alignment, 4}, {prefAlignB, alignment, 4}, {prefAlignC, alignment, 4}, {prefAlignD, alignment, 4},
 	} {
 		if err := l.check("cublasLtMatmulPreferenceSetAttribute", l.prefSet(pref, v.attribute, &v.value, v.size)); err != nil {
@@ -190,6 +190,14 @@ func (p *Plan) prefer(pref uintptr, alignment uint64) error {
 		}
 	}
 	return nil
+}
+
+// room is the most workspace that the product may need.
+func (p *Plan) room() uint64 {
+	if room := p.product.Room; room > 0 {
+		return uint64(min(room, p.h.bytes))
+	}
+	return uint64(p.h.bytes)
 }
 
 // Run puts the product into the stream. bias is the vector that is added or summed; a product without one ignores it.

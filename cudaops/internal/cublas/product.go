@@ -32,6 +32,8 @@ type Product struct {
 	Relu     bool     // then what is negative becomes 0
 	BiasGrad BiasGrad // instead of Bias and Relu: the vector is a result
 	TF32     bool     // float32 inputs may be rounded to 10 bits of mantissa, which is some ten times as fast
+
+	Room int64 // the most workspace that it may need, if that is less than the handle's; 0: as much as that
 }
 
 // ErrLayout is what errors of operands wrap whose strides the library cannot take.

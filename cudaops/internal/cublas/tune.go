@@ -52,7 +52,7 @@ func (p *Plan) key(by *choice) string {
 	if by == &p.choice[1] {
 		alignment = "any alignment"
 	}
-	return fmt.Sprintf("cublasLt %d, %s, %v, %s, workspace %d", p.h.lib.version, p.h.name, p, alignment, p.h.bytes)
+	return fmt.Sprintf("cublasLt %d, %s, %v, %s, workspace %d", p.h.lib.version, p.h.name, p, alignment, p.room())
 }
 
 // use makes a remembered algorithm the choice, if the library agrees that it is one for the product.
@@ -66,7 +66,7 @@ func (p *Plan) use(by *choice, kept []byte) bool {
 	}
 	h, l, result := p.h, p.h.lib, new(heuristic)
 	code := l.algoCheck(h.handle, p.desc, p.layouts[1], p.layouts[0], p.layouts[2], p.layouts[2], algo, result)
-	if code != 0 || result.state != 0 || result.workspace > uint64(h.bytes) {
+	if code != 0 || result.state != 0 || result.workspace > p.room() {
 		return false
 	}
 	by.algo, by.bytes, by.made = algo, result.workspace, true

@@ -33,6 +33,7 @@ type Conv struct {
 	Bias    bool     // Forward: a vector of O is added to the channels,
 	Relu    bool     // then what is negative becomes 0
 	TF32    bool     // float32 inputs may be rounded to 10 bits of mantissa, which is some ten times as fast
+	Room    int64    // the most workspace that it may need, if that is less than the handle's MaxWorkspace; 0: as much as that
 }
 
 // String describes all of the convolution: it is what is remembered of.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -371,6 +372,35 @@ func TestRememberedNonsense(t *testing.T) {
 		}
 		if got := tune(t, h, 1000, 9, 5, 1); got.by.algo != 0 {
 			t.Errorf("%v was remembered, %+v is chosen", kept, got.by)
+		}
+	}
+}
+
+// TestRoom: a convolution that has less room than the handle allows does with algorithms that need no more, and what is remembered for one room is
+// not for another.
+func TestRoom(t *testing.T) {
+	f := openFake(t)
+	h := f.handle(t)
+	h.measure = func(run func() error) (float64, error) { return 1, run() }
+	for _, c := range []struct {
+		room int64
+		want []int32 // algorithms
+	}{{0, []int32{1, 0}}, {1000, []int32{1, 0}}, {999, []int32{0}}} {
+		q := small(GradW)
+		q.TF32, q.Room = true, c.room
+		p, err := h.Conv(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []int32
+		for _, o := range p.offers {
+			got = append(got, o.algo)
+		}
+		if !slices.Equal(got, c.want) || p.Tuned() {
+			t.Errorf("with room for %d bytes: algorithms %v, tuned %t; want %v", c.room, got, p.Tuned(), c.want)
+		}
+		if err := p.Tune(0x1000, 0x2000, 0x3000, 0, 0x5000, p.TuneWorkspace()); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

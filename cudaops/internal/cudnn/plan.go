@@ -182,7 +182,7 @@ func (p *Plan) choose() error {
 	if len(p.offers) == 0 {
 		l := p.h.lib
 		return &Error{Func: "cudnnGetConvolution" + kindNames[c.Kind] + "Algorithm_v7", Code: notSupported, Name: l.errorString(notSupported),
-			Text: fmt.Sprintf("nothing deterministic with at most %d bytes of workspace", p.h.MaxWorkspace)}
+			Text: fmt.Sprintf("nothing deterministic with at most %d bytes of workspace", p.room())}
 	}
 	if kept, ok := p.h.lib.remembers.Get(p.key()); ok {
 		if o := p.find(kept); o != nil {
@@ -232,7 +232,7 @@ func (p *Plan) fit(o offer, cuts []cut) error {
 		return err
 	}
 	for _, cut := range cuts {
-		limit := p.h.MaxWorkspace
+		limit := p.room()
 		if cut.samples < cut.batch {
 			limit /= 2
 		}
@@ -254,6 +254,14 @@ func (p *Plan) fit(o offer, cuts []cut) error {
 		return nil
 	}
 	return nil
+}
+
+// room is the most workspace that the convolution may need.
+func (p *Plan) room() int64 {
+	if room := p.conv.Room; room > 0 {
+		return min(room, p.h.MaxWorkspace)
+	}
+	return p.h.MaxWorkspace
 }
 
 // space is how many bytes of workspace an algorithm needs for any piece. ok is false where the library does not have it.
@@ -392,7 +400,7 @@ func (p *Plan) tune(x, w, y, bias, workspace cuda.Ptr, bytes int64) error {
 
 // key is what a choice is remembered under.
 func (p *Plan) key() string {
-	return fmt.Sprintf("cuDNN %d, %s, %v, workspace %d", p.h.lib.version, p.h.name, p.conv, p.h.MaxWorkspace)
+	return fmt.Sprintf("cuDNN %d, %s, %v, workspace %d", p.h.lib.version, p.h.name, p.conv, p.room())
 }
 
 // encode is an offer as it is remembered.

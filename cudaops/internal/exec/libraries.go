@@ -168,7 +168,12 @@ func (v vendor) product(b *planner, p matrices) (bool, error) {
 	if p.along[1] {
 		q.B, copied[1] = cublas.Matrix{Row: 1, Col: p.k}, true
 	}
+	q.Room = int64(b.room())
 	plan, err := h.Plan(q)
+	if q.Room > 0 && cublas.Unsupported(err) {
+		q.Room = 0
+		plan, err = h.Plan(q)
+	}
 	for range 2 {
 		var layout *cublas.LayoutError
 		if !errors.As(err, &layout) || layout.Operand == 'C' {
@@ -216,7 +221,7 @@ func (v vendor) product(b *planner, p matrices) (bool, error) {
 		if v.e.sizing != nil {
 			workspace = v.e.sizing.atMost(plan.Workspace, plan.MostWorkspace)
 		}
-		err = v.measure(p.at[:], sizes[:], 2, workspaceBytes, func(at []cuda.Ptr, space cuda.Ptr) error {
+		err = v.measure(p.at[:], sizes[:], 2, plan.MostWorkspace(), func(at []cuda.Ptr, space cuda.Ptr) error {
 			plan.SetWorkspace(space)
 			return plan.Tune(at[0], at[1], at[2], vector)
 		})
@@ -260,7 +265,12 @@ func (v vendor) convolution(b *planner, c convolution) (bool, error) {
 	case ir.Conv2dGradW:
 		q.Kind, out = cudnn.GradW, 1
 	}
+	q.Room = int64(b.room())
 	plan, err := h.Conv(q)
+	if q.Room > 0 && cudnn.Unsupported(err) {
+		q.Room = 0
+		plan, err = h.Conv(q)
+	}
 	if cudnn.Unsupported(err) {
 		return false, nil
 	}

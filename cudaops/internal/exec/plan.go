@@ -232,16 +232,36 @@ func (b *planner) launch(kernel, blocks int, args ...place) {
 	b.add(launch{kernel: kernel, blocks: blocks, args: args})
 }
 
-// apart is how many bytes of scratch the steps of a segment have for themselves, so that they may run at the same time. When those
-// are used up, later steps share them with earlier ones.
+// apart is how many bytes of scratch the steps of a segment have for themselves, at most, so that they may run at the same time. When
+// those are used up, later steps share them with earlier ones.
 const apart = 64 << 20
+
+// apart is what there is of that, no more than a step has room for.
+func (p *plan) apart() int {
+	if room := p.room(); room > 0 {
+		return min(apart, room)
+	}
+	return apart
+}
+
+// room is the most scratch that a step takes where there is a way with no more, in a program that is to take little memory: a part of what
+// its values take. 0: as much as is fastest.
+func (p *plan) room() int {
+	if p.program == nil || !p.program.Target.Frugal {
+		return 0
+	}
+	return int(p.program.Bytes(ir.Work) / 4)
+}
+
+// fits reports whether a step has room for so many bytes.
+func (p *plan) fits(bytes int) bool { return p.room() == 0 || bytes <= p.room() }
 
 // temporary takes n words of scratch for the current step, on a 256-byte boundary.
 func (b *planner) temporary(n int) place {
 	bytes := (wordBytes*n + boundary - 1) / boundary * boundary
 	if b.fresh {
 		b.fresh = false
-		if b.used+bytes > apart {
+		if b.used+bytes > b.apart() {
 			b.used = 0
 		}
 		b.own[b.step] = span{scratch, b.used, b.used, true}

@@ -83,13 +83,13 @@ func sizeOf(card *cuda.Card, p *ir.Program, linked bool, z *sizing) (bytes int64
 	}
 	scratch := e.plan.scratch
 	if z.unsure && !z.guess {
-		scratch = mostScratch(e.plan.own)
+		scratch = mostScratch(e.plan.own, e.plan.apart())
 	}
 	return roundUp(int64(scratch)) + int64(e.plan.controlBytes()), nil
 }
 
-// mostScratch bounds the scratch of steps that have so much each, wherever each begins; see [planner.temporary].
-func mostScratch(own []span) int {
+// mostScratch bounds the scratch of steps that have so much each, wherever each begins, with so much apart; see [planner.temporary].
+func mostScratch(own []span, apart int) int {
 	sum, largest := 0, 0
 	for _, s := range own {
 		sum += s.to - s.from
@@ -124,14 +124,14 @@ func (z *sizing) largest(ways []way) way {
 	}
 	return way{name: "the largest", plan: func(b *planner, s *ir.Step) error {
 		most, used := span{}, b.used
-		for _, w := range ways {
+		for i, w := range ways {
 			b.used, b.fresh, b.own[b.step] = used, true, span{}
 			if err := w.plan(b, s); errors.Is(err, errNoWay) {
 				continue
 			} else if err != nil {
 				return err
 			}
-			if own := b.own[b.step]; own.to-own.from > most.to-most.from {
+			if own := b.own[b.step]; own.to-own.from > most.to-most.from && (i == 0 || b.fits(own.to-own.from)) {
 				most = own
 			}
 		}

@@ -35,13 +35,46 @@ func TestMostScratch(t *testing.T) {
 			}
 			less = append(less, fewer)
 		}
-		bound := mostScratch(temporaries(most).own)
+		bound := mostScratch(temporaries(most).own, apart)
 		if took := temporaries(less).scratch; took > bound {
 			t.Fatalf("steps with %v words take %d bytes, at most %v words were to take %d", less, took, most, bound)
 		}
 	}
-	if got := mostScratch(temporaries([][]int{{64}, {1, 1}, nil}).own); got != 3*boundary {
+	if got := mostScratch(temporaries([][]int{{64}, {1, 1}, nil}).own, apart); got != 3*boundary {
 		t.Errorf("three pieces: %d bytes", got)
+	}
+}
+
+// TestRoom: in a program that is to take little memory, steps have as much scratch apart as one has room for, and ways that take more do not count,
+// but for the first, which always is one.
+func TestRoom(t *testing.T) {
+	p := &ir.Program{Target: ir.Target{Frugal: true}, Size: [ir.NumRegions]int{ir.Work: 4 * boundary}}
+	room := boundary * wordBytes
+	b := &planner{plan: &plan{program: p, own: make([]span, 4)}}
+	for i := range b.own {
+		b.step, b.fresh = i, true
+		b.temporary(room / wordBytes / 2)
+	}
+	if b.scratch != room || b.own[2].from != 0 {
+		t.Errorf("four steps with half of the room each lie in %d bytes as %v, want %d", b.scratch, b.own, room)
+	}
+	takes := func(bytes int) way {
+		return way{plan: func(b *planner, _ *ir.Step) error { b.temporary(bytes / wordBytes); return nil }}
+	}
+	for _, c := range []struct {
+		ways []way
+		want int
+	}{{[]way{takes(boundary), takes(room), takes(2 * room)}, room}, {[]way{takes(3 * room), takes(2 * room)}, 3 * room}} {
+		if err := new(sizing).largest(c.ways).plan(b, nil); err != nil {
+			t.Fatal(err)
+		}
+		if own := b.own[b.step]; own.to-own.from != c.want {
+			t.Errorf("%d bytes at most, want %d", own.to-own.from, c.want)
+		}
+	}
+	p.Target.Frugal = false
+	if b.apart() != apart || !b.fits(1<<40) {
+		t.Errorf("%d bytes apart where memory is not short", b.apart())
 	}
 }
 

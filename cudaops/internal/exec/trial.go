@@ -42,7 +42,7 @@ func (v vendor) open(b *planner, s *ir.Step) (ways []way, key string, err error)
 	if len(ways) == 1 {
 		return ways, "", nil
 	}
-	if key, err = v.keyOf(b.program, s, ways); err != nil {
+	if key, err = v.keyOf(b, s, ways); err != nil {
 		return ways, "", err
 	}
 	store := v.ways()
@@ -71,7 +71,7 @@ func (t *toolbox) ways() *choices.Store {
 }
 
 // keyOf says everything of which the fastest way may depend.
-func (v vendor) keyOf(p *ir.Program, s *ir.Step, ways []way) (string, error) {
+func (v vendor) keyOf(b *planner, s *ir.Step, ways []way) (string, error) {
 	device, err := v.card.DeviceGet(v.card.Ordinal)
 	if err != nil {
 		return "", err
@@ -85,7 +85,10 @@ func (v vendor) keyOf(p *ir.Program, s *ir.Step, ways []way) (string, error) {
 		version = lib.Version()
 	}
 	var key strings.Builder
-	fmt.Fprintf(&key, "cublasLt %d, kernels %d, %s, %+v, %s%+v, %+v", version, kernelVersion, card, p.Target, opName(s.Op), s.Op, s.Epilogue)
+	if room := b.room(); room > 0 {
+		fmt.Fprintf(&key, "room for %d bytes, ", room)
+	}
+	fmt.Fprintf(&key, "cublasLt %d, kernels %d, %s, %+v, %s%+v, %+v", version, kernelVersion, card, b.program.Target, opName(s.Op), s.Op, s.Epilogue)
 	for _, o := range append(slices.Clone(s.In), s.Out...) {
 		fmt.Fprintf(&key, ", %s%v%v at %d", o.DType, o.Shape, o.Strides, at(o).bytes%boundary)
 	}
@@ -133,12 +136,22 @@ func (v vendor) fastest(p *ir.Program, s *ir.Step, ways []way) (fastest int, ok 
 		}
 	}()
 	for i, w := range ways {
-		if trials[i], err = v.trial(alone, w, results); err != nil {
+		e, err := v.trial(alone, w, results)
+		if err != nil {
 			return 0, false, fmt.Errorf("try %s: %w", w.name, err)
 		}
-		if e := trials[i]; e != nil {
-			most = max(most, e.plan.scratch)
+		if e == nil {
+			continue
 		}
+		trials[i] = e
+		if i > 0 && !e.plan.fits(e.plan.scratch) {
+			trials[i], err = nil, e.release()
+			if err != nil {
+				return 0, false, err
+			}
+			continue
+		}
+		most = max(most, e.plan.scratch)
 	}
 	shared, ok := take(most)
 	if !ok {
@@ -200,7 +213,7 @@ func alone(p *ir.Program, s *ir.Step) (q *ir.Program, bytes int) {
 		o.Region, o.Offset = spare, from/o.DType.Size()
 		bytes = blocks(extent(*o).to, boundary) * boundary
 	}
-	return &ir.Program{Name: "trial", Target: p.Target, Steps: []ir.Step{one}}, bytes
+	return &ir.Program{Name: "trial", Target: p.Target, Size: [ir.NumRegions]int{ir.Work: p.Size[ir.Work]}, Steps: []ir.Step{one}}, bytes
 }
 
 // trial plans a program of one step in a way, on the Exec's own memory and some for results. It is nil where that is none.
