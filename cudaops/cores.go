@@ -6,91 +6,105 @@ import (
 	"sync/atomic"
 )
 
-// What one core copies at a time, and how many share a transfer: by then memory
-// gives as much as the bus takes.
+// What one core copies at a time, and how many share a transfer: eight copy
+// faster than the bus.
 const (
-	coreBytes = int(256 * kib)
-	mostCores = 16
+	coreBytes = int(128 * kib)
+	mostCores = 8
 )
 
-// cores copy bytes for one transfer. They stay awake until it ends.
-type cores struct {
-	parts chan part // nil: the caller copies by itself
-	ended sync.WaitGroup
+// crew copies the bytes of one transfer, between pieces of a ring and memory that
+// is not pinned, on several cores: the caller's and others, which stay awake
+// until it ends or has nothing to copy.
+type crew struct {
+	bytes int // of the transfer
+	piece int // bytes; a multiple of coreBytes, or all
+	copy  func(lo, hi int)
+
+	next atomic.Int64   // byte that nobody has begun to copy
+	open atomic.Int64   // bytes that may be copied
+	left []atomic.Int64 // bytes of each piece that are not copied yet
+
+	mu   sync.Mutex
+	more *sync.Cond // open has changed, or over
+	over bool
+	all  sync.WaitGroup
 }
 
-// part is what one core copies at a time.
-type part struct {
-	dst, src []byte
-	of       *filling
-}
-
-func (p part) copy() {
-	copy(p.dst, p.src)
-	p.of.left.Add(-1)
-	p.of.done.Done()
-}
-
-// filling is a piece of a ring that cores copy to, or from.
-type filling struct {
-	piece, n int
-	left     atomic.Int32 // parts
-	done     sync.WaitGroup
-}
-
-func (f *filling) isDone() bool { return f.left.Load() == 0 }
-
-// newCores wakes as many cores as n bytes are worth, beside the caller's.
-func newCores(n int) *cores {
-	c := new(cores)
-	count := min(n/coreBytes, mostCores, runtime.GOMAXPROCS(0)) - 1
-	if count < 1 {
-		return c
+// newCrew wakes as many cores as the transfer is worth. copy copies bytes lo to hi
+// of it, which lie in one piece.
+func newCrew(bytes, piece int, copy func(lo, hi int)) *crew {
+	c := &crew{bytes: bytes, piece: piece, copy: copy, left: make([]atomic.Int64, (bytes+piece-1)/piece)}
+	for i := range c.left {
+		c.left[i].Store(int64(min(piece, bytes-i*piece)))
 	}
-	c.parts = make(chan part, longPieces*longBytes/coreBytes)
-	for range count {
-		c.ended.Go(func() {
-			for p := range c.parts {
-				p.copy()
-			}
-		})
+	c.more = sync.NewCond(&c.mu)
+	for range min(bytes/coreBytes, mostCores, runtime.GOMAXPROCS(0)) - 1 {
+		c.all.Go(c.help)
 	}
 	return c
 }
 
-// copy begins to copy src to dst, one of which is in a piece.
-func (c *cores) copy(piece int, dst, src []byte) *filling {
-	f := &filling{piece: piece, n: len(src)}
-	if c.parts == nil {
-		copy(dst, src)
-		return f
-	}
-	for len(src) > 0 {
-		n := min(len(src), coreBytes)
-		f.left.Add(1)
-		f.done.Add(1)
-		c.parts <- part{dst[:n], src[:n], f}
-		dst, src = dst[n:], src[n:]
-	}
-	return f
+// allow lets the first pieces be copied, as many as that.
+func (c *crew) allow(pieces int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open.Store(int64(min(pieces*c.piece, c.bytes)))
+	c.more.Broadcast()
 }
 
-// wait helps until f is done.
-func (c *cores) wait(f *filling) {
-	for !f.isDone() {
-		select {
-		case p := <-c.parts:
-			p.copy()
-		default:
-			f.done.Wait()
+// work copies something, if there is something to begin with.
+func (c *crew) work() bool {
+	for {
+		at := c.next.Load()
+		if at >= c.open.Load() {
+			return false
+		}
+		to := min(at+int64(coreBytes), int64(c.bytes))
+		if c.next.CompareAndSwap(at, to) {
+			c.copy(int(at), int(to))
+			c.left[int(at)/c.piece].Add(at - to)
+			return true
 		}
 	}
 }
 
-// end waits for what was begun, and lets the cores go.
-func (c *cores) end() {
-	if c.parts != nil {
-		close(c.parts)
-		c.ended.Wait()
+// help works until there is nothing left to begin with.
+func (c *crew) help() {
+	for {
+		for c.work() {
+		}
+		c.mu.Lock()
+		for c.next.Load() >= c.open.Load() && c.next.Load() < int64(c.bytes) && !c.over {
+			c.more.Wait()
+		}
+		over := c.next.Load() >= int64(c.bytes) || c.over
+		c.mu.Unlock()
+		if over {
+			return
+		}
 	}
+}
+
+// copied reports whether a piece is copied.
+func (c *crew) copied(piece int) bool { return c.left[piece].Load() == 0 }
+
+// finish works until a piece is copied. What is left of it then is in others'
+// hands for some microseconds: less than it would take to wake up again.
+func (c *crew) finish(piece int) {
+	for !c.copied(piece) {
+		if !c.work() {
+			runtime.Gosched()
+		}
+	}
+}
+
+// end lets the cores go, when they have copied what they have begun with.
+func (c *crew) end() {
+	c.mu.Lock()
+	c.over = true
+	c.open.Store(0)
+	c.more.Broadcast()
+	c.mu.Unlock()
+	c.all.Wait()
 }

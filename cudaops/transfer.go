@@ -9,12 +9,12 @@ import (
 )
 
 // Pieces of the pinned memory that transfers go through. A long piece takes the
-// bus some 40 µs, much more than the calls that it costs. There are as many as a
+// bus some 10 µs, more than the calls that it costs. There are as many as a
 // batch of some thousand small images takes, so that all of it is copied there
 // while the card computes.
 const (
-	longPieces  = 8
-	longBytes   = int(2 * mib)
+	longPieces  = 32
+	longBytes   = int(512 * kib)
 	shortPieces = 16
 	shortBytes  = int(4 * kib)
 )
@@ -92,8 +92,12 @@ func (t *transfer) take(r *ring) (int, error) {
 // isFree is whether take would not wait.
 func (t *transfer) isFree(r *ring) (bool, error) { return t.card.EventDone(r.free[r.next]) }
 
-// piece is n bytes of a piece.
-func (r *ring) piece(i, n int) []byte { return r.bytes[i*r.size:][:n] }
+// at is where bytes lo to hi of a transfer lie, within a piece, that begins with
+// piece first.
+func (r *ring) at(first, lo, hi int) []byte {
+	i := (first + lo/r.size) % len(r.free)
+	return r.bytes[i*r.size+lo%r.size:][:hi-lo]
+}
 
 // locked runs f on a thread with the card's context.
 func (t *transfer) locked(f func() error) error {
@@ -189,48 +193,44 @@ func (t *transfer) copy(dst, src cuda.Ptr, n int, early bool) error {
 	})
 }
 
-// send copies src to the card by way of a ring, in the order of a stream. What
-// takes several pieces is copied into them by several cores. A piece is sent as
-// soon as it is full, and filled again as soon as it is free.
+// send copies src to the card by way of a ring, in the order of a stream. Several
+// cores copy it into pieces, all of which may be filled that are free. A piece
+// is sent as soon as it is full.
 func (t *transfer) send(dst cuda.Ptr, src []byte, s cuda.Stream) error {
 	r, err := t.ring(len(src))
 	if err != nil {
 		return err
 	}
-	cores := newCores(len(src))
-	defer cores.end()
-	var full []*filling // or soon to be, in order
-	for len(src) > 0 || len(full) > 0 {
-		fill := len(src) > 0 && len(full) < len(r.free)
-		switch {
-		case !fill || len(full) == 0:
-		case full[0].isDone():
-			fill = false
-		default:
-			if fill, err = t.isFree(r); err != nil {
+	first := r.next
+	crew := newCrew(len(src), r.size, func(lo, hi int) { copy(r.at(first, lo, hi), src[lo:hi]) })
+	defer crew.end()
+	for sent, taken := 0, 0; sent < len(crew.left); {
+		take := taken < len(crew.left) && taken < sent+len(r.free)
+		if take && taken > sent {
+			if take, err = t.isFree(r); err != nil {
 				return err
 			}
 		}
-		if fill {
-			i, err := t.take(r)
-			if err != nil {
+		if take {
+			if _, err := t.take(r); err != nil {
 				return err
 			}
-			n := min(len(src), r.size)
-			full = append(full, cores.copy(i, r.piece(i, n), src[:n]))
-			src = src[n:]
+			taken++
+			crew.allow(taken)
 			continue
 		}
-		f := full[0]
-		full = full[1:]
-		cores.wait(f)
-		if err := t.card.MemcpyHtoD(dst, r.pinned, f.piece*r.size, f.n, s); err != nil {
+		if !crew.copied(sent) && crew.work() {
+			continue
+		}
+		crew.finish(sent)
+		i, n := (first+sent)%len(r.free), min(r.size, len(src)-sent*r.size)
+		if err := t.card.MemcpyHtoD(dst+cuda.Ptr(sent*r.size), r.pinned, i*r.size, n, s); err != nil {
 			return err
 		}
-		if err := t.card.EventRecord(r.free[f.piece], s); err != nil {
+		if err := t.card.EventRecord(r.free[i], s); err != nil {
 			return err
 		}
-		dst += cuda.Ptr(f.n)
+		sent++
 	}
 	return nil
 }
@@ -238,41 +238,36 @@ func (t *transfer) send(dst cuda.Ptr, src []byte, s cuda.Stream) error {
 // read fills dst from the card, after all work that was given to the stream
 // before. Of the pieces as many are on their way as the ring has.
 func (t *transfer) read(dst []byte, src cuda.Ptr) error {
-	type part struct {
-		piece int
-		dst   []byte
-	}
 	return t.locked(func() error {
 		r, err := t.ring(len(dst))
 		if err != nil {
 			return err
 		}
-		cores := newCores(len(dst))
-		defer cores.end()
-		var coming []part
-		for len(dst) > 0 || len(coming) > 0 {
-			if len(dst) > 0 && len(coming) < len(r.free) {
+		first := r.next
+		crew := newCrew(len(dst), r.size, func(lo, hi int) { copy(dst[lo:hi], r.at(first, lo, hi)) })
+		defer crew.end()
+		for read, taken := 0, 0; read < len(crew.left); {
+			if taken < len(crew.left) && taken < read+len(r.free) {
 				i, err := t.take(r)
 				if err != nil {
 					return err
 				}
-				n := min(len(dst), r.size)
-				if err := t.card.MemcpyDtoH(r.pinned, i*r.size, src, n, t.card.Stream); err != nil {
+				n := min(r.size, len(dst)-taken*r.size)
+				if err := t.card.MemcpyDtoH(r.pinned, i*r.size, src+cuda.Ptr(taken*r.size), n, t.card.Stream); err != nil {
 					return err
 				}
 				if err := t.card.EventRecord(r.free[i], t.card.Stream); err != nil {
 					return err
 				}
-				coming = append(coming, part{i, dst[:n]})
-				dst, src = dst[n:], src+cuda.Ptr(n)
+				taken++
 				continue
 			}
-			p := coming[0]
-			if err := t.card.EventSynchronize(r.free[p.piece]); err != nil {
+			if err := t.card.EventSynchronize(r.free[(first+read)%len(r.free)]); err != nil {
 				return err
 			}
-			cores.wait(cores.copy(p.piece, p.dst, r.piece(p.piece, len(p.dst))))
-			coming = coming[1:]
+			read++
+			crew.allow(read)
+			crew.finish(read - 1)
 		}
 		return nil
 	})
