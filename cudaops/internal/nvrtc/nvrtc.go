@@ -1,7 +1,7 @@
 // Package nvrtc compiles CUDA C++ to code of a card, at run time, with NVIDIA's library for that.
 //
-// [Compile] is all that most callers need: it gives the code for a source, from the cache on disk where the same source has been compiled
-// before. [Open] gives the library itself, once for the process; without it the error is a [*dl.MissingError].
+// [Compile] and [CompileAll] are all that most callers need: they give the code for sources, from the cache on disk where the same source has been
+// compiled before. NVRTC itself reads one source at a time, some 20 ms each, and optimizes several at once, which takes ten times as long. [Open] gives the library itself, once for the process; without it the error is a [*dl.MissingError].
 //
 // # The cache
 //
