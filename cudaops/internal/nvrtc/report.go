@@ -31,7 +31,9 @@ func (r *report) expect(sources []string) (end func()) {
 		go r.watch(r.stop)
 	}
 	for _, s := range sources {
-		r.pending[s] = r.pending[s]
+		if _, known := r.pending[s]; !known {
+			r.pending[s] = false
+		}
 	}
 	return func() {
 		r.mu.Lock()
