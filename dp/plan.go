@@ -249,7 +249,18 @@ func (t *DataParallel) describe(call string, shape []int, th thrift, compile fun
 		}
 		return p, err
 	})
-	return p, err
+	if err != nil {
+		return p, err
+	}
+	// Libraries have been asked about other sizes, and keep what they took for that.
+	for i := range p.Cards {
+		h, err := cudaops.Rehearse(p.Cards[i].Device)
+		if err != nil {
+			return p, err
+		}
+		p.Cards[i].Context = h.Overhead()
+	}
+	return p, nil
 }
 
 // weighError is the error of a program that a device would not load, whatever its memory: the batch is too large for something else.

@@ -3,28 +3,49 @@ package exec
 import (
 	"errors"
 	"fmt"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/tandem-train/tandem/cudaops/internal/nvrtc"
 	"github.com/tandem-train/tandem/internal/ir"
 )
 
-// ahead begins to compile, on all cores, what trials of a program's products will run, and what the program has besides: trials come one after the
-// other, and compiling takes longer than all the rest of them. The function that it returns waits for the end of that. Where no trial
-// is due it does nothing.
-func (v vendor) ahead(p *ir.Program, linked bool) (wait func() error, err error) {
+// ahead prepares the trials of a program's products, which come one after the other: all that they will run is compiled, on all cores, with what the
+// program has besides, and meanwhile the libraries find out which of their algorithms are fastest. Where no trial is due it does nothing.
+func (v vendor) ahead(p *ir.Program, linked bool) error {
 	sources, err := foreseen(p, linked, func(b *planner, s *ir.Step) ([]way, error) {
 		ways, _, err := v.open(b, s)
 		return ways, err
 	})
 	if err != nil || len(sources) == 0 {
-		return func() error { return nil }, err
+		return err
 	}
-	done := make(chan error, 1)
-	go func() {
+	// The longest take longest, about: they come first.
+	slices.SortStableFunc(sources, func(a, b string) int { return len(b) - len(a) })
+	var compiling errgroup.Group
+	compiling.Go(func() error {
 		_, err := nvrtc.CompileAll(sources, arch(v.card))
-		done <- err
-	}()
-	return func() error { return <-done }, nil
+		return err
+	})
+	err = v.tune(p, linked)
+	return errors.Join(err, compiling.Wait())
+}
+
+// tune plans a program with the first way of every product, for what the libraries measure and remember in doing so.
+func (v vendor) tune(p *ir.Program, linked bool) error {
+	e := v.e.twin()
+	_, err := newPlan(p, first{vendor{e, v.toolbox}}, linked)
+	v.e.tried = v.e.tried || e.tried
+	return errors.Join(err, e.release())
+}
+
+// first is the libraries of a plan with the first ways.
+type first struct{ vendor }
+
+func (f first) choose(b *planner, s *ir.Step) (way, error) {
+	ways, _, err := f.open(b, s)
+	return ways[0], err
 }
 
 // foreseen lists the sources of what would be tried, in the order of the trials, and before them that of all steps that are no products; none where

@@ -13,7 +13,7 @@
 //	filters.go  lists the same for convolutions, and has kernels of our own for images of one channel and for gradients by filters
 //	halo.go     has one for convolutions with few filters, and for gradients by what they read
 //	trial.go    tries them on the card, the first time, and remembers the fastest
-//	ahead.go    has compiled beside that what trials will run
+//	ahead.go    has all compiled before that what trials will run, on all cores
 //	module.go   collects the kernels, each once, into sources, which package nvrtc compiles, or has compiled before
 //	exec.go     takes the executable's own memory and binds the plan to addresses
 //	run.go      runs it: the first time task by task, then as graphs captured once

@@ -134,18 +134,15 @@ func (e *Exec) load(p *ir.Program, mem [ir.NumRegions]cuda.Ptr, libs func(*Exec)
 	return e.arrange()
 }
 
-// planned plans p. Where ways have to be tried for that, their kernels are compiled meanwhile.
-func (e *Exec) planned(p *ir.Program, libs libraries) error {
-	compiled := func() error { return nil }
+// planned plans p, and prepares first what has to be tried for that.
+func (e *Exec) planned(p *ir.Program, libs libraries) (err error) {
 	if v, ok := libs.(vendor); ok {
-		var err error
-		if compiled, err = v.ahead(p, e.link != nil); err != nil {
+		if err := v.ahead(p, e.link != nil); err != nil {
 			return err
 		}
 	}
-	plan, err := newPlan(p, libs, e.link != nil)
-	e.plan = plan
-	return errors.Join(err, compiled())
+	e.plan, err = newPlan(p, libs, e.link != nil)
+	return err
 }
 
 // bindAll compiles the plan's kernels and turns its tasks into calls.

@@ -23,8 +23,8 @@ func Size(card *cuda.Card, p *ir.Program, linked bool) (likely, most int64, err 
 }
 
 // Keep keeps the card's libraries open until the function that it returns is called, and with them the memory that the driver takes for the first
-// kernel and the first graph of a process, which are many small ones' as well: so that what the process has beside its regions is there to be
-// seen.
+// streams, the first kernel and the first graph of a process, which are many small ones' as well: so that what the process has beside its regions
+// is there to be seen.
 func Keep(card *cuda.Card) (giveBack func() error, err error) {
 	e := &Exec{card: card, tools: borrow(card)}
 	e.later(e.tools.giveBack)
@@ -35,7 +35,7 @@ func Keep(card *cuda.Card) (giveBack func() error, err error) {
 	return giveBack, nil
 }
 
-// settle runs a kernel that does nothing, in a graph.
+// settle runs a kernel that does nothing, in a graph, beside as many streams as a program's graphs have branches.
 func (e *Exec) settle() error {
 	image, err := nvrtc.Compile("extern \"C\" __global__ void nothing() {}\n", arch(e.card))
 	if err != nil {
@@ -50,11 +50,14 @@ func (e *Exec) settle() error {
 	if err != nil {
 		return err
 	}
-	s, err := e.card.StreamCreate()
-	if err != nil {
-		return err
+	var s cuda.Stream
+	for range maxBranches + 1 {
+		if s, err = e.card.StreamCreate(); err != nil {
+			return err
+		}
+		made := s
+		e.later(func() error { return e.card.StreamDestroy(made) })
 	}
-	e.later(func() error { return e.card.StreamDestroy(s) })
 	launch := func() error { return e.card.LaunchKernel(f, cuda.Dim3{X: 1}, cuda.Dim3{X: 1}, 0, s, cuda.NewArgs()) }
 	if err := launch(); err != nil { // once outside of a capture, in which nothing may be loaded
 		return err

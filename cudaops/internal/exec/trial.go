@@ -216,9 +216,14 @@ func alone(p *ir.Program, s *ir.Step) (q *ir.Program, bytes int) {
 	return &ir.Program{Name: "trial", Target: p.Target, Size: [ir.NumRegions]int{ir.Work: p.Size[ir.Work]}, Steps: []ir.Step{one}}, bytes
 }
 
+// twin is an Exec for a plan beside the Exec's own, on its memory.
+func (e *Exec) twin() *Exec {
+	return &Exec{card: e.card, shared: e.shared, stream: e.card.Stream, tools: e.tools, base: e.base}
+}
+
 // trial plans a program of one step in a way, on the Exec's own memory and some for results. It is nil where that is none.
 func (v vendor) trial(p *ir.Program, w way, results cuda.Ptr) (e *Exec, err error) {
-	e = &Exec{card: v.e.card, shared: v.e.shared, stream: v.e.card.Stream, tools: v.e.tools, base: v.e.base}
+	e = v.e.twin()
 	e.base[spare] = results
 	e.plan, err = newPlan(p, only{vendor{e, v.toolbox}, w}, false)
 	if err == nil {

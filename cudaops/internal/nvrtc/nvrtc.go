@@ -150,7 +150,7 @@ func (l *Library) build(source, target string, virtual bool) (image []byte, err 
 			image, err = nil, e
 		}
 	}()
-	args := append(slices.Clone(options), "--gpu-architecture="+target)
+	args := append(slices.Clone(l.options()), "--gpu-architecture="+target)
 	lines := make([][]byte, len(args))
 	at := make([]*byte, len(args))
 	for i, a := range args {

@@ -22,6 +22,7 @@ type counting struct {
 }
 
 func (c *counting) target(arch string) (string, bool, error) { return arch, false, nil }
+func (c *counting) options() []string                        { return options }
 func (c *counting) id() string                               { return c.version }
 
 func (c *counting) build(source, target string, _ bool) ([]byte, error) {
