@@ -1,6 +1,7 @@
 package exec
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -315,7 +316,7 @@ func (b *binder) bind(do any) func() error {
 // launch is the call that launches a kernel, in the turn that its task has then.
 func (b *binder) launch(t launch) func() error {
 	c, f := b.card, b.functions[t.kernel]
-	grid, block := cuda.Dim3{X: t.blocks, Y: t.planes}, cuda.Dim3{X: threads}
+	grid, block := cuda.Dim3{X: t.blocks, Y: t.planes}, cuda.Dim3{X: cmp.Or(t.threads, threads)}
 	// arguments are those of every image of pinned memory, if it takes part.
 	arguments := func(more ...any) (list []*cuda.Args) {
 		images := 1

@@ -153,7 +153,7 @@ func (b *planner) filterGradient(c convolution, t filterTile) error {
 	xPair := 2 * (t.segment + w.Kernel[1] - 1) * (32 + gap)
 	yPair := 2 * t.segment * (out + gap)
 	shared := max((w.Kernel[0]/2+depth)*xPair+depth*yPair, w.Kernel[0]*w.Kernel[1]*t.rows16*4*threads/2)
-	text := fmt.Sprintf("%s {\n    extern __shared__ float4 shared[];\n    FilterGradient<%s, %d, %d, %d, %d, %d>::run(x, dy, parts, (float *)shared);\n}\n",
+	text := fmt.Sprintf("%s {\n    FilterGradient<%s, %d, %d, %d, %d, %d>::run(x, dy, parts, blockMemory());\n}\n",
 		entry("const float *x", "const float *dy", "float *parts"), c.geometry(), t.rows16, t.segment, t.rows, t.parts, depth)
 	n := c.ws[0] * c.ws[1] * c.ws[2] * c.ws[3]
 	parts := b.temporary(t.parts * n)
@@ -174,7 +174,7 @@ func (b *planner) turnedGradient(c convolution, t filterTile) error {
 	w := c.window
 	pairs := depth * 2 * ((t.segment+w.Kernel[1]-1)*32 + t.segment*(64+8))
 	shared := max(pairs+(w.Kernel[0]/2+2)*2*w.Kernel[1]*t.segment*(32+lanes), w.Kernel[0]*w.Kernel[1]*16*threads/2)
-	text := fmt.Sprintf("%s {\n    extern __shared__ float4 shared[];\n    TurnedGradient<%s, %d, %d, %d, %d>::run(x, dy, parts, (float *)shared);\n}\n",
+	text := fmt.Sprintf("%s {\n    TurnedGradient<%s, %d, %d, %d, %d>::run(x, dy, parts, blockMemory());\n}\n",
 		entry("const float *x", "const float *dy", "float *parts"), c.geometry(), t.segment, t.rows, t.parts, depth)
 	n := c.ws[0] * c.ws[1] * c.ws[2] * c.ws[3]
 	parts := b.temporary(t.parts * n)

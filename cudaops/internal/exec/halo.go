@@ -113,7 +113,7 @@ func (b *planner) halo(c convolution, t haloTile) error {
 	if c.biased {
 		params, args, bias = append(params, "const float *bias"), append(args, c.bias), "bias"
 	}
-	text := fmt.Sprintf("%s {\n    extern __shared__ float4 shared[];\n    Halo<%s, %t, %d, %d, %d, %d, %d, %d, %t, %t>::run(x, w, %s, y, (float *)shared);\n}\n",
+	text := fmt.Sprintf("%s {\n    Halo<%s, %t, %d, %d, %d, %d, %d, %d, %t, %t>::run(x, w, %s, y, blockMemory());\n}\n",
 		entry(append(params, "float *y")...), c.geometry(), gradX, t.columns, t.rows, t.segment, t.channels, t.depth, t.blocks, c.biased, c.relu, bias)
 	b.add(launch{
 		kernel: b.kernel(stem, text, "halo"), args: append(args, result), shared: t.shared(c.window.Kernel, in),

@@ -14,10 +14,13 @@ import (
 var files embed.FS
 
 // preludes are the files of kernels, each after those that it builds on.
-var preludes = []string{"base", "random", "reduce", "rows", "move", "pool", "product", "places", "tensor", "groups", "halo", "filters", "turned", "single"}
+var preludes = []string{"base", "instructions", "random", "reduce", "rows", "move", "pool", "product", "places", "tensor", "halo", "filters", "turned", "single"}
 
 // buildsOn are the files that a file needs besides base.
-var buildsOn = map[string][]string{"rows": {"reduce"}, "places": {"pool"}, "filters": {"product", "tensor"}, "halo": {"product", "tensor", "groups"}, "turned": {"product", "tensor", "groups", "filters"}, "single": {"product"}}
+var buildsOn = map[string][]string{
+	"rows": {"reduce"}, "places": {"pool"}, "single": {"product"}, "tensor": {"instructions"},
+	"halo": {"instructions", "product"}, "filters": {"instructions", "product"}, "turned": {"instructions", "product"},
+}
 
 // module collects the kernels of a program into sources. Equal kernels are one, so that equal programs give equal sources.
 //
@@ -127,7 +130,7 @@ func (m *module) source(u unit) string {
 	return b.String()
 }
 
-// threads is the size of every block.
+// threads is the size of a block, unless its kernel says otherwise.
 const threads = 256
 
 // entry is the head of a kernel with the given parameters.

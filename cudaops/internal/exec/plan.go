@@ -36,11 +36,12 @@ func at(o ir.Operand) place { return place{o.Region, o.Offset * o.DType.Size()} 
 type (
 	// launch runs a kernel on so many blocks.
 	launch struct {
-		kernel int
-		blocks int
-		planes int // the grid's second extent; 0 is 1
-		shared int // bytes of shared memory that its source does not say
-		args   []place
+		kernel  int
+		blocks  int
+		planes  int // the grid's second extent; 0 is 1
+		threads int // of a block; 0 is the usual
+		shared  int // bytes of shared memory that its source does not say
+		args    []place
 	}
 	// fill sets n words.
 	fill struct {

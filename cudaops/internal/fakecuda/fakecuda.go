@@ -11,8 +11,8 @@
 // first process, and true in the second. Tests without gcc are skipped. The package's TestMain calls [Main].
 //
 // The fake does what is in a stream as late as possible, and ends the process for what no card would survive. Kernels do nothing, unless
-// [Config.Kernels] asks for them: then their source is compiled with g++ and their threads run on the host, slowly, block after block;
-// what is special to newer cards (matrix instructions, clusters, PTX) they cannot do.
+// [Config.Kernels] asks for them: then their source is compiled with g++ and their threads run on the host, slowly, cluster after cluster of
+// blocks. For the instructions of newer cards there are functions (instructions.h); other PTX they cannot do.
 package fakecuda
 
 import (
@@ -253,6 +253,9 @@ var buildCompiler = sync.OnceValues(func() (dir string, err error) {
 		return "", err
 	}
 	if dir, err = compile("libnvrtc.so.13", "nvrtc.c"); err != nil {
+		return "", err
+	}
+	if _, err := write(dir, "instructions.h"); err != nil {
 		return "", err
 	}
 	header, err := write(dir, "kernel.h")

@@ -4,11 +4,6 @@
 // kernel adds up in order.
 //
 // Sums go over all pixels of all images, so operands are rounded to nearest: cutting off their last bits, as the tensor cores would, adds up.
-__device__ __forceinline__ u32 tf32(float x) {
-    u32 r;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
-    return r;
-}
 
 // A block makes OT x CT channels of all taps, from some of the units: ROWS rows of SEG pixels of one image. Its first four warps take every
 // other row, and its last four the rows between; each of them has a quarter of CT. Rows go through rings of pairs in shared memory: a step has a

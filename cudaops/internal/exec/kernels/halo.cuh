@@ -64,7 +64,7 @@ template <class T, bool GRADX, int BN, int ROWS, int SEG, int CK, int D, int BLO
             await<D - 2>();
             written();
             if (both && step < CHUNKS) __syncthreads();
-            else together(group);
+            else together<128>(group + 1);
             const int chunk = step % CHUNKS;
             const u64 a = described<PLANE * 16>(xs + step % D * STAGE), b = described<PANEL * 16>(ws + chunk * CK * PANEL);
             multiplying();

@@ -5,42 +5,6 @@
 // make the same results, a part of k each; then each of them adds up some of what all have, in order, from the others' shared memory. So one
 // kernel is enough, and the same order of sums comes every time.
 
-// Tensor core and cluster instructions of sm_90. matrices reads N matrices of 8 rows and 4 columns, the address of a row a lane.
-template <int N> __device__ __forceinline__ void matrices(u32 *to, const float *row) {
-    const u32 at = (u32)__cvta_generic_to_shared(row);
-    if constexpr (N == 4)
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(at) : "memory");
-    else asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "r"(at) : "memory");
-}
-__device__ __forceinline__ void mma(float *c, const u32 *a, const u32 *b) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-// fetch starts copying B bytes, 4 or 16, to shared memory; what is not among the first n becomes 0.
-template <int B> __device__ __forceinline__ void fetch(float *to, const float *from, int n) {
-    const u32 at = (u32)__cvta_generic_to_shared(to);
-    if constexpr (B == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(n) : "memory");
-    else asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(at), "l"(from), "r"(n) : "memory");
-}
-__device__ __forceinline__ void fetched() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int N> __device__ __forceinline__ void await() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
-__device__ __forceinline__ void meet() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-// other is the address of shared memory in another block of the cluster.
-__device__ __forceinline__ u32 other(const float *mine, int rank) {
-    u32 at;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"((u32)__cvta_generic_to_shared(mine)), "r"(rank));
-    return at;
-}
-template <int V> __device__ __forceinline__ Vec<V> loadFrom(u32 at) {
-    Vec<V> v;
-    if constexpr (V == 4) asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x[0]), "=f"(v.x[1]), "=f"(v.x[2]), "=f"(v.x[3]) : "r"(at));
-    else asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v.x[0]) : "r"(at));
-    return v;
-}
-
 // Panel is R rows of x, or columns of y, and 32 of k in shared memory: the way they lie in memory, K saying which of the two is next to each
 // other, with gaps by which the reads of a warp come from different banks. SR and SK are strides in memory, ROWS how many there are, EVEN
 // whether four at a time lie on 16-byte boundaries, FULL whether k always ends with a panel.
@@ -48,12 +12,12 @@ template <int R, bool K, u64 SR, u64 SK, int ROWS, bool EVEN, bool FULL> struct 
     static const int pitch = K ? 32 + 4 : R + 8, size = K ? R * pitch : 32 * pitch;
     static const bool along = K, full = FULL && ROWS % R == 0;
     static __device__ __forceinline__ int at(int r, int k) { return K ? r * pitch + k : k * pitch + r; }
-    // load starts copying those from row r0 and from k0 to end, by T threads.
-    template <int T> static __device__ __forceinline__ void load(float *to, const float *from, int r0, int k0, int end) {
+    // load starts copying those from row r0 and from k0 to end, by T threads, of which this is number t.
+    template <int T> static __device__ __forceinline__ void load(float *to, const float *from, int r0, int k0, int end, int t) {
         const int V = EVEN ? 4 : 1, inner = K ? 32 : R, all = R * 32 / V;
 #pragma unroll
         for (int i = 0; i < (all + T - 1) / T; i++) {
-            const int e = i * T + (int)threadIdx.x;
+            const int e = i * T + t;
             if (all % T != 0 && e >= all) break;
             const int in = e % (inner / V) * V, out = e / (inner / V);
             const int r = K ? out : in, k = K ? in : out;
@@ -85,6 +49,49 @@ struct Product {
     }
 };
 
+// Results are BM x BN of a block of T threads, which lie in its shared memory, and behind them LANES sums of each row of x. Of S blocks of a cluster each
+// adds up some of what all have, in order, and stores it.
+template <class P, int BM, int BN, int S, int LANES, int T> struct Results {
+    static const int pitch = BN + 4, rows = BM * pitch;
+    static __device__ __forceinline__ int at(int m, int n) { return m * pitch + n; }
+    static __device__ __forceinline__ void store(const P &p, const float *shared, int rank, int z, int m0, int n0) {
+        const int t = threadIdx.x;
+        if constexpr (S > 1) meet();
+        else __syncthreads();
+        const int V = P::EVENC ? 4 : 1, all = BM * BN / V, mine = (all + S - 1) / S;
+        for (int i = t; i < mine; i += T) {
+            const int e = rank * mine + i;
+            const int m = e / (BN / V), n = e % (BN / V) * V;
+            if (e >= all || m0 + m >= P::M || n0 + n >= P::N) continue;
+            Vec<V> v = sum<V>(shared + at(m, n));
+#pragma unroll
+            for (int j = 0; j < V; j++) v.x[j] = p.finish(v.x[j], m0 + m, n0 + n + j);
+            storev<V>(p.out + z * P::CB + (u64)(m0 + m) * P::CR + n0 + n, v);
+        }
+        if constexpr (P::SUMS) {
+            if (n0 == 0 && rank == 0 && t < BM && m0 + t < P::M) {
+                float total = 0.f;
+#pragma unroll
+                for (int l = 0; l < LANES; l++) total += sum<1>(shared + rows + l * BM + t).x[0];
+                p.sums[m0 + t] = total;
+            }
+        }
+        if constexpr (S > 1) meet(); // nobody leaves while others read
+    }
+    // sum adds up what the blocks of the cluster have at an address.
+    template <int V> static __device__ __forceinline__ Vec<V> sum(const float *at) {
+        if constexpr (S == 1) return loadv<V>(at);
+        Vec<V> v[S];
+#pragma unroll
+        for (int r = 0; r < S; r++) v[r] = loadFrom<V>(other(at, r));
+#pragma unroll
+        for (int r = 1; r < S; r++)
+#pragma unroll
+            for (int j = 0; j < V; j++) v[0].x[j] += v[r].x[j];
+        return v[0];
+    }
+};
+
 // Tile is how a product is cut: BM x BN results a block, S blocks a cluster, D stages of copies.
 template <class P, int BM, int BN, int S, int D> struct Tile {
     static const int T = 256, WM = BM / 16 < 4 ? BM / 16 : 4, WN = 8 / WM; // warps below and beside each other
@@ -93,8 +100,9 @@ template <class P, int BM, int BN, int S, int D> struct Tile {
     static const bool full = P::K % 32 == 0 && part % 32 == 0;
     typedef Panel<BM, P::AC == 1, P::AR, P::AC, P::M, P::EVENA, full> A;
     typedef Panel<BN, P::BR == 1, P::BC, P::BR, P::N, P::EVENB, full> B;
-    static const int pitch = BN + 4, stage = A::size + B::size;
+    static const int stage = A::size + B::size;
     static const int lanes = T / BM > 0 ? T / BM : 1; // threads that sum a row of x
+    typedef Results<P, BM, BN, S, lanes, T> Sum;
 
     static __device__ __forceinline__ void run(const P &p, float *shared) {
         const int tilesN = (P::N + BN - 1) / BN;
@@ -108,8 +116,8 @@ template <class P, int BM, int BN, int S, int D> struct Tile {
         auto load = [&](int s) {
             if (s < stages) {
                 float *to = shared + s % D * stage;
-                A::template load<T>(to, x, m0, begin + s * 32, end);
-                B::template load<T>(to + A::size, y, n0, begin + s * 32, end);
+                A::template load<T>(to, x, m0, begin + s * 32, end, t);
+                B::template load<T>(to + A::size, y, n0, begin + s * 32, end, t);
             }
             fetched();
         };
@@ -155,50 +163,17 @@ template <class P, int BM, int BN, int S, int D> struct Tile {
         await<0>();
         __syncthreads();
         // The stages' memory is free: the block's part of the results goes there.
-        float *rows = shared + BM * pitch;
 #pragma unroll
         for (int i = 0; i < TM; i++)
 #pragma unroll
             for (int j = 0; j < TN; j++) {
-                float *to = shared + (wm + i * 16 + g) * pitch + wn + j * 8 + q * 2;
+                float *to = shared + Sum::at(wm + i * 16 + g, wn + j * 8 + q * 2);
                 *(float2 *)to = make_float2(acc[i][j][0], acc[i][j][1]);
-                *(float2 *)(to + 8 * pitch) = make_float2(acc[i][j][2], acc[i][j][3]);
+                *(float2 *)(to + 8 * Sum::pitch) = make_float2(acc[i][j][2], acc[i][j][3]);
             }
         if constexpr (P::SUMS) {
-            if (t < BM * lanes) rows[t] = row;
+            if (t < BM * lanes) shared[Sum::rows + t] = row;
         }
-        if constexpr (S > 1) meet();
-        else __syncthreads();
-        const int V = P::EVENC ? 4 : 1, all = BM * BN / V, mine = (all + S - 1) / S;
-        for (int i = t; i < mine; i += T) {
-            const int e = rank * mine + i;
-            const int m = e / (BN / V), n = e % (BN / V) * V;
-            if (e >= all || m0 + m >= P::M || n0 + n >= P::N) continue;
-            Vec<V> v = sum<V>(shared + m * pitch + n);
-#pragma unroll
-            for (int j = 0; j < V; j++) v.x[j] = p.finish(v.x[j], m0 + m, n0 + n + j);
-            storev<V>(p.out + z * P::CB + (u64)(m0 + m) * P::CR + n0 + n, v);
-        }
-        if constexpr (P::SUMS) {
-            if (n0 == 0 && rank == 0 && t < BM && m0 + t < P::M) {
-                float total = 0.f;
-#pragma unroll
-                for (int l = 0; l < lanes; l++) total += sum<1>(rows + l * BM + t).x[0];
-                p.sums[m0 + t] = total;
-            }
-        }
-        if constexpr (S > 1) meet(); // nobody leaves while others read
-    }
-    // sum adds up what the blocks of the cluster have at an address.
-    template <int V> static __device__ __forceinline__ Vec<V> sum(const float *at) {
-        if constexpr (S == 1) return loadv<V>(at);
-        Vec<V> v[S];
-#pragma unroll
-        for (int r = 0; r < S; r++) v[r] = loadFrom<V>(other(at, r));
-#pragma unroll
-        for (int r = 1; r < S; r++)
-#pragma unroll
-            for (int j = 0; j < V; j++) v[0].x[j] += v[r].x[j];
-        return v[0];
+        Sum::store(p, shared, rank, z, m0, n0);
     }
 };

@@ -43,8 +43,8 @@ struct stream { int card, busy; struct op *first, **last; struct graph *into; st
 struct event { struct stream *in; unsigned recorded, reached; /* times */ struct graph *of; struct set front; };
 
 // launch is a kernel with its arguments and its grid.
-struct launch { unsigned x, y, z, threads; void (*call)(void *), (*drop)(void *), *arguments; };
-void runBlocks(unsigned x, unsigned y, unsigned z, unsigned threads, void (*call)(void *), void *arguments); // blocks.c
+struct launch { unsigned x, y, z, threads, together, shared; void (*call)(void *), (*drop)(void *), *arguments; };
+void runBlocks(unsigned x, unsigned y, unsigned z, unsigned threads, unsigned together, unsigned shared, void (*call)(void *), void *arguments); // blocks.c
 
 // graph is what a stream, and others that joined it, captured. A node comes after those in its set.
 struct node { struct op op; struct set after; };
@@ -238,7 +238,7 @@ static void perform(struct op *o) {
 	if (o->kind == fill8) memset((void *)o->dst, o->value, o->n);
 	if (o->kind == fill32) for (u64 i = 0; i < o->n; i++) ((unsigned *)o->dst)[i] = o->value;
 	if (o->kind == record) o->event->reached++;
-	if (o->kind == launchOp) runBlocks(o->launch->x, o->launch->y, o->launch->z, o->launch->threads, o->launch->call, o->launch->arguments);
+	if (o->kind == launchOp) runBlocks(o->launch->x, o->launch->y, o->launch->z, o->launch->threads, o->launch->together, o->launch->shared, o->launch->call, o->launch->arguments);
 	if (o->kind == graphOp) runGraph(o->graph);
 }
 
@@ -435,7 +435,7 @@ int cuEventElapsedTime(float *ms, struct event *a, struct event *b) { WORK(""); 
 
 // module is code: of kernels that run, a shared object.
 struct module { void *code; };
-struct function { void *(*bind)(void **); void (*call)(void *), (*drop)(void *); };
+struct function { void *(*bind)(void **); void (*call)(void *), (*drop)(void *); unsigned together; };
 
 int cuModuleLoadData(struct module **m, const void *image) {
 	WORK("");
@@ -467,14 +467,19 @@ int cuModuleGetFunction(struct function **f, struct module *m, const char *name)
 	(*f)->bind = dlsym(m->code, bind);
 	(*f)->call = dlsym(m->code, "call");
 	(*f)->drop = dlsym(m->code, "drop");
-	return (*f)->bind ? ok : notFound;
+	snprintf(bind, sizeof bind, "cluster_%s", name);
+	const unsigned *together = dlsym(m->code, bind);
+	if (!(*f)->bind || !together) return notFound;
+	(*f)->together = *together;
+	return ok;
 }
 int cuFuncSetAttribute(void *f, int attribute, int value) { WORK("%d %d", attribute, value); return ok; }
 static int launchKernel(struct function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, struct stream *s, void **params) {
 	if (!f->bind) return ok;
-	if (!gx || !gy || !gz || gy > 65535 || gz > 65535 || !bx || bx > 1024 || by != 1 || bz != 1 || shared) return invalidValue;
+	if (!gx || !gy || !gz || gy > 65535 || gz > 65535 || !bx || bx > 1024 || by != 1 || bz != 1) return invalidValue;
+	if (shared > 227 << 10 || f->together > 8 || f->together * bx > 4096 || gx % f->together) return invalidValue;
 	struct launch *l = malloc(sizeof *l);
-	*l = (struct launch){gx, gy, gz, bx, f->call, f->drop, f->bind(params)};
+	*l = (struct launch){gx, gy, gz, bx, f->together, shared, f->call, f->drop, f->bind(params)};
 	add(s, (struct op){.kind = launchOp, .launch = l});
 	return ok;
 }

@@ -1,6 +1,7 @@
 // CUDA C++ as g++ takes it: what kernels of one-dimensional blocks use. Every kernel NAME gets a bind_NAME, which nvrtc.c writes.
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <tuple>
 
@@ -10,6 +11,7 @@
 #define __restrict__
 #define __shared__ static
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 
 struct dim3 { unsigned x, y, z; };
 extern "C" {
@@ -67,6 +69,8 @@ static inline unsigned __ballot_sync(unsigned, bool p) {
 static inline void __syncwarp(unsigned = ~0u) { fakeExchange(0); }
 template <class T> static inline T atomicMin(T *p, T v) { T old = *p; if (v < old) *p = v; return old; }
 template <class T> static inline T atomicAdd(T *p, T v) { T old = *p; *p = old + v; return old; }
+
+#include "instructions.h"
 
 // Bound is a kernel with its arguments, whatever their types are.
 struct Bound {

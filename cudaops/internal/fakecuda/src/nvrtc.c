@@ -41,10 +41,12 @@ static int readAll(const char *path, struct text *t) {
 	return n == t->n ? ok : internal;
 }
 
-// binders writes a bind_NAME for every kernel NAME: the first name after __global__ that a parenthesis follows, but launch bounds.
+// binders writes a bind_NAME for every kernel NAME: the first name after __global__ that a parenthesis follows, but attributes; and a cluster_NAME, how many
+// blocks that has.
 static void binders(FILE *f, const char *s) {
 	while ((s = strstr(s, "__global__"))) {
 		s += strlen("__global__");
+		unsigned together = 1;
 		for (;;) {
 			while (*s && !isalpha(*s) && *s != '_') s++;
 			const char *name = s;
@@ -53,10 +55,12 @@ static void binders(FILE *f, const char *s) {
 			if (*s != '(') continue;
 			int n = s - name;
 			if (!strncmp(name, "__", 2)) {
+				sscanf(name, "__cluster_dims__(%u", &together);
 				s = strchr(s, ')');
 				continue;
 			}
 			fprintf(f, "extern \"C\" Bound *bind_%.*s(void **p) { return bind(%.*s, p); }\n", n, name, n, name);
+			fprintf(f, "extern \"C\" const unsigned cluster_%.*s = %u;\n", n, name, together);
 			break;
 		}
 	}

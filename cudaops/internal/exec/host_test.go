@@ -1,0 +1,21 @@
+//go:build !race
+
+// What runs here is C, which the race detector does not see.
+
+package exec_test
+
+import (
+	"testing"
+
+	"github.com/tandem-train/tandem/cudaops/internal/exec"
+	"github.com/tandem-train/tandem/cudaops/internal/fakecuda"
+)
+
+func TestMain(m *testing.M) { fakecuda.Main(m) }
+
+// TestWaysOnHost: the kernels for tensor cores give the right numbers on a card whose driver and compiler are fakes.
+func TestWaysOnHost(t *testing.T) {
+	if fakecuda.In(t, fakecuda.Config{Cards: []int64{4096}, Kernels: true, Env: map[string]string{"FAKE_CUDA_MAJOR": "9"}}) {
+		exec.WaysOfMatrices(t)
+	}
+}
