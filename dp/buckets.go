@@ -47,12 +47,12 @@ func (t *DataParallel) reduceParts() (parts []ir.Part) {
 	add := func(kind ir.CollectiveKind, root, lo, hi int, atOnce bool) {
 		parts = append(parts, ir.Part{Collective: &ir.Collective{Kind: kind, Root: root, Joined: atOnce}, On: l.GradRange(lo, hi)})
 	}
-	// The tail goes where the gradients go, unless others want to know the loss, too.
-	whole := t.cfg.strategy == AllReduce || t.cfg.strategy == Gather && t.procs == nil
+	// The tail goes with all gradients, unless others want to know the loss, too. Else it goes with the first bucket, since no update can do without it.
+	whole := len(list) == 1 && (t.cfg.strategy == AllReduce || t.cfg.strategy == Gather && t.procs == nil)
 	if whole {
-		list[len(list)-1].Hi += nn.GradTail
+		list[0].Hi += nn.GradTail
 	}
-	for _, b := range list {
+	for i, b := range list {
 		switch {
 		case t.cfg.strategy == AllReduce:
 			add(ir.AllReduce, 0, b.Lo, b.Hi, false)
@@ -68,9 +68,9 @@ func (t *DataParallel) reduceParts() (parts []ir.Part) {
 				}
 			}
 		}
-	}
-	if !whole {
-		add(ir.AllReduce, 0, n, n+nn.GradTail, true)
+		if i == 0 && !whole {
+			add(ir.AllReduce, 0, n, n+nn.GradTail, true)
+		}
 	}
 	return parts
 }

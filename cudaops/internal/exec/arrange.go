@@ -64,11 +64,7 @@ func (e *Exec) arranged(tasks []task, how int) arrangement {
 		list[i] = tasks[task]
 	}
 	after := e.plan.dependencies(list)
-	// What cards do together is apart: it waits for other cards as well.
-	turns := branches(after, n, func(i int) bool {
-		_, together := list[i].do.(joint)
-		return together
-	})
+	turns := branches(after, n, func(i int) int { return list[i].apart() })
 	if e.card.Major >= hopper {
 		e.plan.overtake(list, after, turns)
 	}
@@ -98,7 +94,7 @@ func byNeed(after [][]int) []int {
 // kernels that may still run then: on the last one that waited for all before it, and on those since. That one lets the next be launched
 // when it has waited, and they do at once.
 func (p *plan) overtake(tasks []task, after [][]int, turns []turn) {
-	var running [maxBranches + 1][]int // by branch
+	var running [allBranches][]int // by branch
 	for i := range tasks {
 		t := &turns[i]
 		list := &running[t.branch]

@@ -41,7 +41,7 @@ func TestOvertakingKeepsTheOrderOfConflicts(t *testing.T) {
 			list = append(list, tasks[i])
 		}
 		after := p.dependencies(list)
-		turns := branches(after, 1, func(int) bool { return false })
+		turns := branches(after, 1, func(int) int { return 0 })
 		p.overtake(list, after, turns)
 		done := 0 // so many of the tasks are, when those begin that overtake
 		for i, turn := range turns {

@@ -114,14 +114,22 @@ type turn struct {
 	late    bool  // and needs nothing of those that may still run then
 }
 
-// clock is how many tasks of each branch have been done at some moment, at least.
-type clock [maxBranches + 1]int
+// Branches apart from the others: for what cards do together, which waits for other cards as well, and for what is done beside the rest.
+// Nothing else comes behind it in its branch.
+const (
+	together = maxBranches + iota
+	beside
+	allBranches
+)
 
-// branches gives tasks their turns in at most n branches, and those for which apart is true in one more, so that nothing comes behind them
-// that need not. after are the dependencies; waits are only those of them that do not follow from others.
-func branches(after [][]int, n int, apart func(task int) bool) []turn {
+// clock is how many tasks of each branch have been done at some moment, at least.
+type clock [allBranches]int
+
+// branches gives tasks their turns in at most n branches, but in a branch apart where that is not 0. after are the dependencies; waits are only
+// those of them that do not follow from others.
+func branches(after [][]int, n int, apart func(task int) int) []turn {
 	turns, clocks := make([]turn, len(after)), make([]clock, len(after))
-	var ends [maxBranches + 1][]int // the tasks of each branch
+	var ends [allBranches][]int // the tasks of each branch
 	number := func(task int) int { return clocks[task][turns[task].branch] }
 	// wait leaves out what has been done at a moment, and moves that on.
 	wait := func(c *clock, tasks []int) (waits []int) {
@@ -140,9 +148,10 @@ func branches(after [][]int, n int, apart func(task int) bool) []turn {
 	for i := range after {
 		var known clock
 		needed := wait(&known, after[i])
-		if n > 1 && apart(i) {
-			turns[i].branch = n
-		} else {
+		if n > 1 {
+			turns[i].branch = apart(i)
+		}
+		if turns[i].branch == 0 {
 			turns[i].branch = choose(n, ends[:], known)
 		}
 		best := turns[i].branch

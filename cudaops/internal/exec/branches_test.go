@@ -87,7 +87,7 @@ func TestBranchesKeepTheOrderOfConflicts(t *testing.T) {
 		after := p.dependencies(tasks)
 		direct := paths(func(i int) []int { return after[i] }, len(tasks))
 		for n := 1; n <= maxBranches; n++ {
-			turns := branches(after, n, func(int) bool { return false })
+			turns := branches(after, n, func(int) int { return 0 })
 			all := inTurn(turns, -1, 0)
 			for i, x := range tasks {
 				for d, y := range tasks[:i] {
@@ -132,13 +132,19 @@ func TestBranches(t *testing.T) {
 		{"a diamond", [][]int{{}, {0}, {0}, {1, 2}}, 4, []turn{{awaited: true}, {awaited: true}, {branch: 1, waits: []int{0}}, {branch: 1, waits: []int{1}}}, -1},
 		{"more than there are branches", [][]int{{}, {}, {}}, 2, []turn{{}, {branch: 1}, {}}, -1},
 		{"what follows from another wait", [][]int{{}, {0}, {}, {2, 0, 1}}, 4, []turn{{}, {awaited: true}, {branch: 1}, {branch: 1, waits: []int{1}}}, -1},
-		{"one apart", [][]int{{}, {0}, {0}, {1, 2}}, 2, []turn{{awaited: true}, {branch: 2, waits: []int{0}, awaited: true}, {}, {waits: []int{1}}}, 1},
+		{"one apart", [][]int{{}, {0}, {0}, {1, 2}}, 2, []turn{{awaited: true}, {branch: together, waits: []int{0}, awaited: true}, {}, {waits: []int{1}}}, 1},
 		{"nothing is apart in a chain", [][]int{{}, {0}, {0}}, 1, []turn{{}, {}, {}}, 1},
 	} {
 		for _, list := range c.after {
 			slices.Sort(list)
 		}
-		if got := branches(c.after, c.n, func(task int) bool { return task == c.apart }); !reflect.DeepEqual(got, c.want) {
+		apart := func(task int) int {
+			if task == c.apart {
+				return together
+			}
+			return 0
+		}
+		if got := branches(c.after, c.n, apart); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: got %+v, want %+v", c.name, got, c.want)
 		}
 	}
@@ -219,10 +225,10 @@ func TestWaysToRun(t *testing.T) {
 	}
 }
 
-// Collectives that cards carry out come in their order, each after what it sums, and what is computed later does not wait for it.
-func TestCollectivesAreApart(t *testing.T) {
+// planBuckets plans what makes so many buckets of n gradients one after the other, sums them over all cards, and updates parameters by all.
+func planBuckets(t *testing.T, n, buckets int) (*plan, []*ir.Slot) {
+	t.Helper()
 	s := newSketch(t)
-	const n, buckets = 64, 3
 	v := s.in(n)
 	var list []*ir.Slot
 	for range buckets {
@@ -241,12 +247,18 @@ func TestCollectivesAreApart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return p, list
+}
+
+// Collectives that cards carry out come in their order, each after what it sums, and what is computed later does not wait for it.
+func TestCollectivesAreApart(t *testing.T) {
+	const buckets = 3
+	p, list := planBuckets(t, 64, buckets)
 	if len(p.segments) != 1 || !p.segments[0].linked {
 		t.Fatalf("the program is cut:\n%v", p)
 	}
 	tasks := p.segments[0].tasks
-	together := func(i int) bool { _, ok := tasks[i].do.(joint); return ok }
-	turns := branches(p.dependencies(tasks), maxBranches, together)
+	turns := branches(p.dependencies(tasks), maxBranches, func(i int) int { return tasks[i].apart() })
 	after := inTurn(turns, -1, 0)
 	writer := func(on *ir.Slot) int {
 		return slices.IndexFunc(tasks, func(t task) bool {
@@ -255,7 +267,7 @@ func TestCollectivesAreApart(t *testing.T) {
 	}
 	var sums []int
 	for i := range tasks {
-		if together(i) {
+		if tasks[i].apart() == together {
 			sums = append(sums, i)
 		}
 	}
@@ -276,7 +288,7 @@ func TestCollectivesAreApart(t *testing.T) {
 		if last := len(tasks) - 1; !after[last][sum] {
 			t.Errorf("the update may come before collective %d", k)
 		}
-		if turns[sum].branch != maxBranches {
+		if turns[sum].branch != together {
 			t.Errorf("collective %d is in branch %d", k, turns[sum].branch)
 		}
 	}

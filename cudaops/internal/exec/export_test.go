@@ -25,3 +25,10 @@ func WaysOfMatrices(t *testing.T) {
 		t.Run(c.String(), func(t *testing.T) { c.test(t, rng) })
 	}
 }
+
+// SetLeastPart lets loops be cut into parts of so many bytes while a test runs.
+func SetLeastPart(t testing.TB, bytes int) {
+	before := leastPart
+	leastPart = bytes
+	t.Cleanup(func() { leastPart = before })
+}

@@ -20,7 +20,10 @@ func (b *planner) fused(s *ir.Step) error {
 	if err := contiguous(s.Out...); err != nil {
 		return err
 	}
-	v, sizes := lanes, []int{n}
+	v, sizes, block, most := lanes, []int{n}, threads, resident
+	if b.beside {
+		v, block, most = 2*lanes, besideThreads, besideBlocks
+	}
 	restrict := "__restrict__ "
 	for _, in := range s.In {
 		sizes = append(sizes, reach(in.Shape, in.Strides))
@@ -42,7 +45,7 @@ func (b *planner) fused(s *ir.Step) error {
 		fits = fits && ok
 		return source{where: a.in("i"), uniform: len(a) == 0, stride: stride, even: at(o).even(o.DType.Size()) && a.even()}
 	})
-	if !fits || n < lanes {
+	if !fits || n < v {
 		v = 1
 	}
 	params, args := w.params, w.args
@@ -56,7 +59,7 @@ func (b *planner) fused(s *ir.Step) error {
 
 	var c strings.Builder
 	index := indexType(sizes...)
-	c.WriteString(waiting(params...))
+	c.WriteString(waitingOf(block, params...))
 	w.once(&c, "    ")
 	elements := func(v int) {
 		w.body(&c, "        ", v, s.Results, out)
@@ -76,7 +79,7 @@ func (b *planner) fused(s *ir.Step) error {
 		b.launch(b.kernel("fused", c.String(), loopUses(w)...), min(blocks(n/(lanes*lanes), threads), resident), args...)
 		return nil
 	}
-	fmt.Fprintf(&c, "    for (%s i = ((%[1]s)blockIdx.x * %d + threadIdx.x) * %d; i < %d; i += (%[1]s)gridDim.x * %[5]d) {\n", index, threads, v, n/v*v, threads*v)
+	fmt.Fprintf(&c, "    for (%s i = ((%[1]s)blockIdx.x * %d + threadIdx.x) * %d; i < %d; i += (%[1]s)gridDim.x * %[5]d) {\n", index, block, v, n/v*v, block*v)
 	elements(v)
 	if rest := n % v; rest > 0 {
 		fmt.Fprintf(&c, "    if (blockIdx.x == 0 && threadIdx.x < %d) {\n        const %s i = %d + threadIdx.x;\n", rest, index, n-rest)
@@ -84,7 +87,7 @@ func (b *planner) fused(s *ir.Step) error {
 	}
 	c.WriteString("}\n")
 	k := b.kernel("fused", c.String(), loopUses(w)...)
-	b.launch(k, min(blocks(n/v, threads), resident), args...)
+	b.add(launch{kernel: k, blocks: min(blocks(n/v, block), most), threads: block, args: args})
 	return nil
 }
 

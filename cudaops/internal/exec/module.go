@@ -134,7 +134,10 @@ func (m *module) source(u unit) string {
 const threads = 256
 
 // entry is the head of a kernel with the given parameters.
-func entry(params ...string) string {
+func entry(params ...string) string { return entryOf(threads, params...) }
+
+// entryOf is entry for blocks of another size.
+func entryOf(threads int, params ...string) string {
 	return fmt.Sprintf("extern \"C\" __global__ void __launch_bounds__(%d) @(%s)", threads, strings.Join(params, ", "))
 }
 
@@ -142,8 +145,11 @@ func entry(params ...string) string {
 const late = "int late"
 
 // waiting is the head of such a kernel with the given parameters before that, and the start of its body.
-func waiting(params ...string) string {
-	return entry(append(slices.Clone(params), late)...) + " {\n    const Turn turn(late);\n"
+func waiting(params ...string) string { return waitingOf(threads, params...) }
+
+// waitingOf is waiting for blocks of another size.
+func waitingOf(threads int, params ...string) string {
+	return entryOf(threads, append(slices.Clone(params), late)...) + " {\n    const Turn turn(late);\n"
 }
 
 // reads and writes are a kernel's parameters for operands, in C++.

@@ -76,10 +76,23 @@ type task struct {
 	do   any
 	more []int  // further steps, whose work it does too
 	on   []span // what it reads and writes, where that is not all that its steps do
+	// beside says that the others do not wait for it, until the end.
+	beside bool
 }
 
 // steps are all steps whose work a task does.
 func (t task) steps() []int { return append([]int{t.step}, t.more...) }
+
+// apart is the branch that is for such tasks, or 0.
+func (t task) apart() int {
+	if _, ok := t.do.(joint); ok {
+		return together
+	}
+	if t.beside {
+		return beside
+	}
+	return 0
+}
 
 // end is what happens at the end of a segment, on the host.
 type end uint8
@@ -128,6 +141,7 @@ type planner struct {
 	tasks    []task
 	used     int  // of the scratch
 	fresh    bool // this step has none of it yet
+	beside   bool // what is planned is to be done beside other tasks
 	unproven bool // an index that no check has seen has been looked at since the last verification
 }
 
@@ -309,7 +323,7 @@ func (b *planner) proven(o ir.Operand, check ir.CheckIndex) bool {
 func (b *planner) build(s *ir.Step) error {
 	switch op := s.Op.(type) {
 	case ir.Fused:
-		return b.fused(s)
+		return b.inParts(s)
 	case ir.Reduce:
 		return b.reduce(s, op)
 	case ir.MatMul:

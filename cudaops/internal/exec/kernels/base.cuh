@@ -82,14 +82,15 @@ template <class T> union Four {
     __device__ __forceinline__ Four() {}
 };
 
-// loadv reads V neighbours at an address that is a multiple of their size.
+// loadv reads V neighbours, fours of which lie at multiples of their size.
 template <int V, class T> __device__ __forceinline__ Vec<V> loadv(const T *p) {
     Vec<V> v;
-    if constexpr (V == 4) {
-        Four<T> f;
-        f.all = ((const Four<T> *)p)->all;
+    if constexpr (V % 4 == 0) {
+        Four<T> f[V / 4];
 #pragma unroll
-        for (int j = 0; j < V; j++) v.x[j] = (float)f.x[j];
+        for (int k = 0; k < V / 4; k++) f[k].all = ((const Four<T> *)p)[k].all;
+#pragma unroll
+        for (int j = 0; j < V; j++) v.x[j] = (float)f[j / 4].x[j % 4];
     } else {
         v.x[0] = (float)*p;
     }
@@ -97,11 +98,12 @@ template <int V, class T> __device__ __forceinline__ Vec<V> loadv(const T *p) {
 }
 
 template <int V, class T> __device__ __forceinline__ void storev(T *p, const Vec<V> &v) {
-    if constexpr (V == 4) {
-        Four<T> f;
+    if constexpr (V % 4 == 0) {
+        Four<T> f[V / 4];
 #pragma unroll
-        for (int j = 0; j < V; j++) f.x[j] = T(v.x[j]);
-        ((Four<T> *)p)->all = f.all;
+        for (int j = 0; j < V; j++) f[j / 4].x[j % 4] = T(v.x[j]);
+#pragma unroll
+        for (int k = 0; k < V / 4; k++) ((Four<T> *)p)[k].all = f[k].all;
     } else {
         *p = T(v.x[0]);
     }
