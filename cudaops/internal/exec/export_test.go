@@ -26,9 +26,5 @@ func WaysOfMatrices(t *testing.T) {
 	}
 }
 
-// SetLeastPart lets loops be cut into parts of so many bytes while a test runs.
-func SetLeastPart(t testing.TB, bytes int) {
-	before := leastPart
-	leastPart = bytes
-	t.Cleanup(func() { leastPart = before })
-}
+// UpdateInParts is TestUpdateInParts on whatever card there is.
+func UpdateInParts(t *testing.T) { updateInParts(t) }

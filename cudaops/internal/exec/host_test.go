@@ -19,3 +19,10 @@ func TestWaysOnHost(t *testing.T) {
 		exec.WaysOfMatrices(t)
 	}
 }
+
+// TestUpdateInPartsOnHost does that with a fake that runs a graph's tasks in any order that the graph allows.
+func TestUpdateInPartsOnHost(t *testing.T) {
+	if fakecuda.In(t, fakecuda.Config{Cards: []int64{4096}, Kernels: true, Env: map[string]string{"FAKE_CUDA_MAJOR": "9"}}) {
+		exec.UpdateInParts(t)
+	}
+}

@@ -1,23 +1,31 @@
 package exec
 
 import (
+	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"github.com/tandem-train/tandem/internal/ir"
 )
 
-// drawBackward draws a chain of n steps, each of which leaves a gradient of so many elements, and parameters' update by all of them. Each step but
-// the last reads the parameters of its gradient. scale makes a number of what all gradients are.
+// setLeastPart lets loops be cut into parts of so many bytes while a test runs.
+func setLeastPart(t testing.TB, bytes int) {
+	before := leastPart
+	leastPart = bytes
+	t.Cleanup(func() { leastPart = before })
+}
+
+// drawBackward draws a chain of n steps, each of which leaves a gradient of so many elements, in bf16, and parameters' update by all of them. Each step
+// but the last reads the parameters of its gradient. scale makes a number of what all gradients are.
 func drawBackward(s *sketch, n, elements int, scale func(grads *ir.Value) *ir.Value) {
-	grads, params := s.slot(ir.Grads, ir.F32, n*elements), s.slot(ir.Params, ir.F32, n*elements)
+	grads, params := s.slot(ir.Grads, ir.BF16, n*elements), s.slot(ir.Params, ir.F32, n*elements)
 	of := func(all *ir.Slot, i int) *ir.Slot {
-		return &ir.Slot{Region: all.Region, Name: "part", Offset: all.Offset + i*elements, Shape: ir.Of(elements)}
+		return &ir.Slot{Region: all.Region, Name: "part", Offset: all.Offset + i*elements, Shape: ir.Of(elements), DType: all.DType}
 	}
 	v := s.in(elements)
 	for i := range n {
 		v = s.Map(ir.Tanh, s.Minus(v, s.Reduce(ir.Sum, v, 0)))
-		s.Store(of(grads, i), s.Scale(v, 2))
+		s.Store(of(grads, i), s.Map(ir.RoundBF16, s.Scale(v, 2)))
 		if i < n-1 {
 			v = s.Times(v, s.Reduce(ir.Sum, s.Times(v, s.Read(of(params, i))), 0))
 		}
@@ -29,7 +37,7 @@ func drawBackward(s *sketch, n, elements int, scale func(grads *ir.Value) *ir.Va
 
 // A loop has a part for what is ready at about the same time, which waits for no other; all of its elements are in one of them.
 func TestParts(t *testing.T) {
-	SetLeastPart(t, 12*128)
+	setLeastPart(t, 10*128) // bytes of an element, and elements
 	const n = 4
 	rate := func(s *sketch) func(*ir.Value) *ir.Value {
 		lr := s.slot(ir.Hyper, ir.F32)
@@ -58,14 +66,14 @@ func TestParts(t *testing.T) {
 			var got, parts []int
 			for i, t := range tasks {
 				if t.beside {
-					got, parts = append(got, (t.on[0].to-t.on[0].from)/4), append(parts, i)
+					got, parts = append(got, (t.on[0].to-t.on[0].from)/2), append(parts, i)
 				}
 			}
 			if !slices.Equal(got, c.want) {
 				t.Fatalf("parts of %v elements, want %v:\n%v", got, c.want, p)
 			}
 			maker := func(element int) int { // of a gradient
-				at := span{base: ir.Grads, from: 4 * element, to: 4*element + 4}
+				at := span{base: ir.Grads, from: 2 * element, to: 2*element + 2}
 				return slices.IndexFunc(tasks, func(t task) bool { return slices.ContainsFunc(p.spans(t), at.conflict) })
 			}
 			end := 0
@@ -92,7 +100,7 @@ func TestParts(t *testing.T) {
 // A bucket's parameters are updated when its gradients have been summed, while cards sum the next.
 func TestPartsOfBuckets(t *testing.T) {
 	const n, buckets = 128, 3
-	SetLeastPart(t, 12*n)
+	setLeastPart(t, 12*n)
 	p, _ := planBuckets(t, n, buckets)
 	tasks := p.segments[0].tasks
 	after := paths(func(i int) []int { return p.dependencies(tasks)[i] }, len(tasks))
@@ -113,6 +121,60 @@ func TestPartsOfBuckets(t *testing.T) {
 			if after[part][sum] != (b <= k) {
 				t.Errorf("part %d comes after collective %d: %v", k, b, after[part][sum])
 			}
+		}
+	}
+}
+
+// TestUpdateInParts: updates in parts come to the bits of an update by one loop, in a chain and in branches, on a card as on the fake one.
+func TestUpdateInParts(t *testing.T) {
+	openCard(t)
+	updateInParts(t)
+}
+
+func updateInParts(t *testing.T) {
+	const n, elements = 5, 1004 // no multiple of what a thread takes at once
+	var first []float32
+	for _, c := range []struct {
+		branches    string
+		least, want int
+	}{{"on", leastPart, 0}, {"on", 10 * elements, 5}, {"off", 10 * elements, 5}, {"on", 20 * elements, 2}} {
+		t.Setenv(BranchesVariable, c.branches)
+		setLeastPart(t, c.least)
+		s := newSketch(t)
+		lr := s.slot(ir.Hyper, ir.F32)
+		drawBackward(s, n, elements, func(*ir.Value) *ir.Value { return s.Read(lr) })
+		p := s.compile()
+		l := loadOn(t, p)
+		parts := 0
+		for _, t := range l.Exec.parts[0].tasks {
+			if t.beside {
+				parts++
+			}
+		}
+		if parts != c.want {
+			t.Fatalf("%+v: %d parts", c, parts)
+		}
+		x, w := &ir.Slot{Region: ir.Input, Shape: ir.Of(elements)}, &ir.Slot{Region: ir.Params, Shape: ir.Of(n * elements)}
+		rng := rand.New(rand.NewPCG(1, 2))
+		for _, slot := range []*ir.Slot{x, w} {
+			list := make([]float32, slot.Shape.Size())
+			for i := range list {
+				list[i] = rng.Float32() - 0.5
+			}
+			l.write(t, slot, list)
+		}
+		l.write(t, lr, []float32{0.1})
+		for range 6 {
+			if err := l.Run(t.Context(), &ir.Runtime{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got := l.read(t, w)
+		if first == nil {
+			first = got
+		}
+		if !slices.Equal(got, first) || slices.ContainsFunc(got, func(x float32) bool { return x != x }) {
+			t.Errorf("%+v: other numbers than by one loop", c)
 		}
 	}
 }
