@@ -42,12 +42,14 @@ func (b *planner) fused(s *ir.Step) error {
 	w := newLoopWriter(s.Loop, s.In, s.Results, func(o ir.Operand) source {
 		a := newAddress(s.Loop.Shape, o.Strides)
 		stride, ok := a.lane()
-		fits = fits && ok
-		return source{where: a.in("i"), uniform: len(a) == 0, stride: stride, even: at(o).even(o.DType.Size()) && a.even()}
+		even := at(o).even(o.DType.Size()) && a.even()
+		fits = fits && ok && (!b.beside || even || len(a) == 0)
+		return source{where: a.in("i"), uniform: len(a) == 0, stride: stride, even: even}
 	})
 	if !fits || n < v {
 		v = 1
 	}
+	w.spread = b.beside && v > 1
 	params, args := w.params, w.args
 	var out []string
 	for k, o := range s.Out {
@@ -64,7 +66,7 @@ func (b *planner) fused(s *ir.Step) error {
 	elements := func(v int) {
 		w.body(&c, "        ", v, s.Results, out)
 		for k := range s.Out {
-			fmt.Fprintf(&c, "        storev<%d>(o%d + i, w%d);\n", v, k, k)
+			fmt.Fprintf(&c, "        storev<%s>(o%d + i, w%d);\n", w.width(v), k, k)
 		}
 		c.WriteString("    }\n")
 	}
@@ -79,9 +81,14 @@ func (b *planner) fused(s *ir.Step) error {
 		b.launch(b.kernel("fused", c.String(), loopUses(w)...), min(blocks(n/(lanes*lanes), threads), resident), args...)
 		return nil
 	}
-	fmt.Fprintf(&c, "    for (%s i = ((%[1]s)blockIdx.x * %d + threadIdx.x) * %d; i < %d; i += (%[1]s)gridDim.x * %[5]d) {\n", index, block, v, n/v*v, block*v)
+	first, whole := fmt.Sprintf("((%s)blockIdx.x * %d + threadIdx.x) * %d", index, block, v), v
+	if w.spread { // a warp's elements lie together
+		whole = warpThreads * v
+		first = fmt.Sprintf("((%s)blockIdx.x * %d + threadIdx.x / %d) * %d + threadIdx.x %% %[3]d * %[5]d", index, block/warpThreads, warpThreads, whole, lanes)
+	}
+	fmt.Fprintf(&c, "    for (%s i = %s; i < %d; i += (%[1]s)gridDim.x * %[4]d) {\n", index, first, n/whole*whole, block*v)
 	elements(v)
-	if rest := n % v; rest > 0 {
+	if rest := n % whole; rest > 0 {
 		fmt.Fprintf(&c, "    if (blockIdx.x == 0 && threadIdx.x < %d) {\n        const %s i = %d + threadIdx.x;\n", rest, index, n-rest)
 		elements(1)
 	}

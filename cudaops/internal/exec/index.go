@@ -86,6 +86,9 @@ func (a address) even() bool {
 // lanes is how many elements a thread takes at once where memory's layout allows it: 16 bytes.
 const lanes = 4
 
+// warpThreads is how many threads are a warp.
+const warpThreads = 32
+
 // dense reports whether strides are those of the shape, without gaps.
 func dense(shape, strides []int) bool {
 	return ir.Operand{Shape: shape, Strides: strides}.Contiguous()

@@ -28,6 +28,7 @@ type loopWriter struct {
 	params  []string
 	args    []place
 	random  bool
+	spread  bool // what a thread takes is fours that lie a warp's apart
 	squares bool // random numbers have been made by squares, of which body takes column p
 }
 
@@ -143,9 +144,17 @@ func (w *loopWriter) source(i int, c ir.Instr, v int) string {
 	}
 	p := fmt.Sprintf("a%d + (%s)", w.pointer[c.In], s.where)
 	if v == 1 || s.stride == 1 && s.even {
-		return fmt.Sprintf("loadv<%d>(%s)", v, p)
+		return fmt.Sprintf("loadv<%s>(%s)", w.width(v), p)
 	}
 	return fmt.Sprintf("load<%d, %d>(%s)", v, s.stride, p)
+}
+
+// width is the template arguments of loadv and storev for v elements.
+func (w *loopWriter) width(v int) string {
+	if v > 1 && w.spread {
+		return fmt.Sprintf("%d, %d", v, warpThreads*lanes)
+	}
+	return strconv.Itoa(v)
 }
 
 // perSample is how many numbers of a stream a sample has.

@@ -82,13 +82,13 @@ template <class T> union Four {
     __device__ __forceinline__ Four() {}
 };
 
-// loadv reads V neighbours, fours of which lie at multiples of their size.
-template <int V, class T> __device__ __forceinline__ Vec<V> loadv(const T *p) {
+// loadv reads V numbers: fours, which lie S apart and at multiples of their size.
+template <int V, int S = 4, class T> __device__ __forceinline__ Vec<V> loadv(const T *p) {
     Vec<V> v;
     if constexpr (V % 4 == 0) {
         Four<T> f[V / 4];
 #pragma unroll
-        for (int k = 0; k < V / 4; k++) f[k].all = ((const Four<T> *)p)[k].all;
+        for (int k = 0; k < V / 4; k++) f[k].all = ((const Four<T> *)(p + k * S))->all;
 #pragma unroll
         for (int j = 0; j < V; j++) v.x[j] = (float)f[j / 4].x[j % 4];
     } else {
@@ -97,13 +97,13 @@ template <int V, class T> __device__ __forceinline__ Vec<V> loadv(const T *p) {
     return v;
 }
 
-template <int V, class T> __device__ __forceinline__ void storev(T *p, const Vec<V> &v) {
+template <int V, int S = 4, class T> __device__ __forceinline__ void storev(T *p, const Vec<V> &v) {
     if constexpr (V % 4 == 0) {
         Four<T> f[V / 4];
 #pragma unroll
         for (int j = 0; j < V; j++) f[j / 4].x[j % 4] = T(v.x[j]);
 #pragma unroll
-        for (int k = 0; k < V / 4; k++) ((Four<T> *)p)[k].all = f[k].all;
+        for (int k = 0; k < V / 4; k++) ((Four<T> *)(p + k * S))->all = f[k].all;
     } else {
         *p = T(v.x[0]);
     }
