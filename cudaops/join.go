@@ -330,7 +330,7 @@ func (l *link) test() error {
 			return err
 		}
 		l.Begin()
-		err = l.Put(c.Stream, []exec.Collective{{Collective: ir.Collective{Kind: ir.AllGather}, At: at, N: testWords * world}})
+		err = l.Put(c.Stream, []exec.Collective{{Collective: ir.Collective{Kind: ir.AllGather}, At: at, N: testWords * world}}, false)
 		if err = errors.Join(err, l.End(c.Stream)); err != nil {
 			return errors.Join(err, c.StreamSynchronize(c.Stream))
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -69,7 +70,7 @@ func newLink(card *cuda.Card, w ways, peers ir.Peers, left *leftovers) (*link, e
 }
 
 // Put implements [exec.Link].
-func (l *link) Put(s cuda.Stream, list []exec.Collective) error {
+func (l *link) Put(s cuda.Stream, list []exec.Collective, early bool) error {
 	if err := l.Err(); err != nil {
 		return err
 	}
@@ -78,16 +79,24 @@ func (l *link) Put(s cuda.Stream, list []exec.Collective) error {
 		for n < len(list) && l.isDirect(&list[n]) == direct {
 			n++
 		}
-		put := l.putNCCL
-		if direct {
-			put = l.putDirect
-		}
-		if err := put(s, list[:n]); err != nil {
+		if err := l.putOneWay(s, list[:n], direct, early); err != nil {
 			return err
 		}
 		list = list[n:]
 	}
 	return nil
+}
+
+func (l *link) putOneWay(s cuda.Stream, list []exec.Collective, direct, early bool) error {
+	if direct {
+		return l.putDirect(s, list, early)
+	}
+	return l.putNCCL(s, list)
+}
+
+// TakesTurns implements [exec.Link].
+func (l *link) TakesTurns(list []exec.Collective) bool {
+	return !slices.ContainsFunc(list, func(c exec.Collective) bool { return !l.isDirect(&c) })
 }
 
 // mostDirect is up to how many bytes our own kernels are used where there is NCCL. Between two cards, which NVLink joins, they sum faster at all sizes that
@@ -105,12 +114,12 @@ func (l *link) isDirect(c *exec.Collective) bool {
 	return l.direct != nil && (l.nccl == nil || 4*int64(c.N) <= mostDirect(l.peers.Size()))
 }
 
-func (l *link) putDirect(s cuda.Stream, list []exec.Collective) error {
+func (l *link) putDirect(s cuda.Stream, list []exec.Collective, early bool) error {
 	own := make([]peer.Collective, len(list))
 	for i, c := range list {
 		own[i] = peer.Collective(c)
 	}
-	return l.direct.Put(s, own...)
+	return l.direct.Put(s, early, own...)
 }
 
 func (l *link) putNCCL(s cuda.Stream, list []exec.Collective) error {

@@ -289,7 +289,7 @@ type sevens struct {
 	bucket int
 }
 
-func (l *sevens) Put(s cuda.Stream, list []exec.Collective) error {
+func (l *sevens) Put(s cuda.Stream, list []exec.Collective, _ bool) error {
 	for _, c := range list {
 		sum := 7 + float32(int(c.At-l.first)/l.bucket)
 		if err := l.card.MemsetD32(c.At, math.Float32bits(sum), c.N, s); err != nil {
@@ -299,9 +299,10 @@ func (l *sevens) Put(s cuda.Stream, list []exec.Collective) error {
 	return nil
 }
 
-func (l *sevens) Begin()                {}
-func (l *sevens) End(cuda.Stream) error { return nil }
-func (l *sevens) Err() error            { return nil }
+func (l *sevens) TakesTurns([]exec.Collective) bool { return false }
+func (l *sevens) Begin()                            {}
+func (l *sevens) End(cuda.Stream) error             { return nil }
+func (l *sevens) Err() error                        { return nil }
 
 // TestLinkInGraphs: within a captured graph, whose tasks the fake does in any order that the edges allow, a collective comes after what it
 // sums and before what needs the sum.

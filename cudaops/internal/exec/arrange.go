@@ -31,9 +31,8 @@ func (e *Exec) arrange() error {
 	switch value := os.Getenv(BranchesVariable); {
 	case value == "off":
 		e.contest.among = []int{inChain}
-	case value == "on" || e.card.Major < hopper || len(e.parts) > 1 || e.link != nil:
-		// Nothing is launched early, or what the host does within a run takes longer than what there is to win, or there is more to win by
-		// computing while others' numbers are under way.
+	case value == "on" || e.card.Major < hopper || len(e.parts) > 1:
+		// Nothing is launched early, or what the host does within a run takes longer than what there is to win.
 		e.contest.among = []int{inBranches}
 	default:
 		e.contest.among = []int{inChain, inBranches}
@@ -66,7 +65,7 @@ func (e *Exec) arranged(tasks []task, how int) arrangement {
 	after := e.plan.dependencies(list)
 	turns := branches(after, n, func(i int) int { return list[i].apart() })
 	if e.card.Major >= hopper {
-		e.plan.overtake(list, after, turns)
+		overtake(list, after, turns, e.takesTurns)
 	}
 	return arrangement{order: order, turns: turns}
 }
@@ -90,20 +89,32 @@ func byNeed(after [][]int) []int {
 	return order
 }
 
-// overtake lets kernels be launched before the one before them in their branch is done, and those begin without waiting that depend on none of the
-// kernels that may still run then: on the last one that waited for all before it, and on those since. That one lets the next be launched
-// when it has waited, and they do at once.
-func (p *plan) overtake(tasks []task, after [][]int, turns []turn) {
+// takesTurns reports whether a task is a kernel that waits by itself, if it is launched early, for what came before.
+func (e *Exec) takesTurns(t *task) bool {
+	switch do := t.do.(type) {
+	case launch:
+		return e.plan.turns[do.kernel]
+	case joint:
+		return e.link.TakesTurns(e.collectives(do))
+	}
+	return false
+}
+
+// overtake lets kernels that take turns be launched before the one before them in their branch is done, and those of the plan begin without waiting
+// that depend on none of the kernels that may still run then: on the last one that waited for all before it, and on those since. That one lets the
+// next be launched when it has waited, and they do at once.
+func overtake(tasks []task, after [][]int, turns []turn, takesTurns func(*task) bool) {
 	var running [allBranches][]int // by branch
 	for i := range tasks {
 		t := &turns[i]
 		list := &running[t.branch]
-		if l, ok := tasks[i].do.(launch); !ok || !p.turns[l.kernel] {
+		if !takesTurns(&tasks[i]) {
 			*list = nil
 			continue
 		}
+		_, own := tasks[i].do.(launch)
 		t.early = len(*list) > 0 && len(t.waits) == 0
-		t.late = t.early && !slices.ContainsFunc(after[i], func(d int) bool { return slices.Contains(*list, d) })
+		t.late = own && t.early && !slices.ContainsFunc(after[i], func(d int) bool { return slices.Contains(*list, d) })
 		if !t.late {
 			*list = nil
 		}

@@ -31,10 +31,20 @@ func TestOvertakingKeepsTheOrderOfConflicts(t *testing.T) {
 		p, tasks := randomPlan(rng, 2+rng.IntN(30))
 		p.turns = []bool{true, false} // whether kernels wait by themselves
 		for i, t := range tasks {
-			if l, ok := t.do.(launch); ok && rng.IntN(6) == 0 {
+			switch rng.IntN(6) {
+			case 0:
+				l := t.do.(launch)
 				l.kernel = 1
 				tasks[i].do = l
+			case 1:
+				if t.on == nil {
+					tasks[i].do = joint{} // which waits by itself, at its start
+				}
 			}
+		}
+		takesTurns := func(t *task) bool {
+			l, own := t.do.(launch)
+			return !own || p.turns[l.kernel]
 		}
 		var list []task
 		for _, i := range byNeed(p.dependencies(tasks)) {
@@ -42,12 +52,11 @@ func TestOvertakingKeepsTheOrderOfConflicts(t *testing.T) {
 		}
 		after := p.dependencies(list)
 		turns := branches(after, 1, func(int) int { return 0 })
-		p.overtake(list, after, turns)
+		overtake(list, after, turns, takesTurns)
 		done := 0 // so many of the tasks are, when those begin that overtake
 		for i, turn := range turns {
-			l, isLaunch := list[i].do.(launch)
-			inTurn := isLaunch && p.turns[l.kernel]
-			if turn.late && !turn.early || turn.early && (i == 0 || !inTurn) {
+			_, own := list[i].do.(launch)
+			if turn.late && (!turn.early || !own) || turn.early && (i == 0 || !takesTurns(&list[i])) {
 				t.Fatalf("seed %d: task %d: turn %+v", seed, i, turn)
 			}
 			if !turn.late {
@@ -55,7 +64,7 @@ func TestOvertakingKeepsTheOrderOfConflicts(t *testing.T) {
 			} else {
 				overtaking++
 			}
-			if before, ok := list[max(i-1, 0)].do.(launch); turn.early && (!ok || !p.turns[before.kernel]) {
+			if turn.early && !takesTurns(&list[max(i-1, 0)]) {
 				t.Fatalf("seed %d: task %d is early after one that does not let it", seed, i)
 			}
 			for d, other := range list[done:i] {

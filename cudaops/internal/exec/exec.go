@@ -281,6 +281,14 @@ type binder struct {
 // address is where a place lies.
 func (e *Exec) address(p place) cuda.Ptr { return e.base[p.base] + cuda.Ptr(p.bytes) }
 
+func (e *Exec) collectives(t joint) []Collective {
+	list := make([]Collective, len(t))
+	for i, c := range t {
+		list[i] = Collective{c.op, e.address(c.on), c.n}
+	}
+	return list
+}
+
 func (b *binder) bind(do any) func() error {
 	c := b.card
 	switch t := do.(type) {
@@ -296,11 +304,8 @@ func (b *binder) bind(do any) func() error {
 		to, from := b.address(t.to), b.address(t.from)
 		return func() error { return c.MemcpyDtoD(to, from, t.bytes, b.stream) }
 	case joint:
-		list := make([]Collective, len(t))
-		for i, c := range t {
-			list[i] = Collective{c.op, b.address(c.on), c.n}
-		}
-		return func() error { return b.link.Put(b.stream, list) }
+		list := b.collectives(t)
+		return func() error { return b.link.Put(b.stream, list, b.turn.early) }
 	case libraryCall:
 		call := t.bind(b.address)
 		return func() error {

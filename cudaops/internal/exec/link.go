@@ -11,9 +11,11 @@ import (
 
 // Link is a card's way to the cards of all other ranks of a group. All ranks put the same collectives into streams, in the same order.
 type Link interface {
-	// Put puts collectives into a stream, which may be captured, as one launch. It may be called only between Begin and End, or while
-	// a graph is captured.
-	Put(s cuda.Stream, list []Collective) error
+	// Put puts collectives into a stream, which may be captured, as one launch; early, where they take turns and the work before them in
+	// the stream lets them, and they wait for its end by themselves. It may be called only between Begin and End, or while a graph is captured.
+	Put(s cuda.Stream, list []Collective, early bool) error
+	// TakesTurns reports whether collectives can be put early, and let what comes behind them be launched early.
+	TakesTurns(list []Collective) bool
 	// Begin says that the card is about to wait for others. End says that all of that is in the stream by now.
 	Begin()
 	End(s cuda.Stream) error

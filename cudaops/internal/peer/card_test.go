@@ -57,7 +57,7 @@ func TestCardSpeed(t *testing.T) {
 			}
 		}
 		put := func(n int, k ir.CollectiveKind) error {
-			return r.comm.Put(r.card.Stream, peer.Collective{Collective: ir.Collective{Kind: k}, At: at, N: n})
+			return r.comm.Put(r.card.Stream, r.early(), peer.Collective{Collective: ir.Collective{Kind: k}, At: at, N: n})
 		}
 		putNCCL := func(n int, k ir.CollectiveKind) error {
 			switch k {

@@ -174,6 +174,10 @@ struct Channel {
 
 // exchange is what the block that is number b of those that do w has to do.
 __device__ __forceinline__ void exchange(const Work &w, u32 b, Channel &c) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory"); // it may have been launched early
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
     __shared__ int stopped;
     if (threadIdx.x == 0) stopped = 0;
     c.stopped = &stopped;

@@ -235,8 +235,9 @@ type work struct {
 	blocks      int
 }
 
-// Put puts collectives into a stream, which are independent of each other.
-func (c *Comm) Put(s cuda.Stream, list ...Collective) error {
+// Put puts collectives into a stream, which are independent of each other. With early, on Hopper or later, they come to the card when the kernel
+// before them in the stream lets them, and wait for what came before by themselves; what comes behind them may do the same.
+func (c *Comm) Put(s cuda.Stream, early bool, list ...Collective) error {
 	var works []work
 	for _, op := range list {
 		if op.N > 0 {
@@ -244,7 +245,7 @@ func (c *Comm) Put(s cuda.Stream, list ...Collective) error {
 		}
 	}
 	for some := range slices.Chunk(works, atOnce) {
-		if err := c.launch(s, some); err != nil {
+		if err := c.launch(s, early, some); err != nil {
 			return fmt.Errorf("peer: %v of %d numbers: %w", some[0].Kind, some[0].N, err)
 		}
 	}
@@ -278,7 +279,7 @@ func (c *Comm) work(op Collective) work {
 }
 
 // launch puts some collectives into a stream as one kernel.
-func (c *Comm) launch(s cuda.Stream, works []work) error {
+func (c *Comm) launch(s cuda.Stream, early bool, works []work) error {
 	blocks := c.divide(works)
 	args := []any{int32(c.rank), c.stop.Ptr(), uint64(c.room)}
 	for _, p := range c.posts {
@@ -291,7 +292,11 @@ func (c *Comm) launch(s cuda.Stream, works []work) error {
 		}
 		args = append(args, w.At, uint64(w.N), uint64(w.share), int32(w.owner), uint32(w.piece), w.sum, w.spread, uint32(w.blocks))
 	}
-	return c.card.LaunchKernel(c.kernel, cuda.Dim3{X: blocks}, cuda.Dim3{X: threads}, 0, s, cuda.NewArgs(args...))
+	launch := c.card.LaunchKernel
+	if early {
+		launch = c.card.LaunchEarly
+	}
+	return launch(c.kernel, cuda.Dim3{X: blocks}, cuda.Dim3{X: threads}, 0, s, cuda.NewArgs(args...))
 }
 
 // divide gives collectives blocks by size, so that all are done at about the same time, each block with one letter if that is large enough.

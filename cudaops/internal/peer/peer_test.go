@@ -25,6 +25,9 @@ type rank struct {
 	meet        func() // waits until all ranks do
 }
 
+// early is whether kernels can be launched before the one before them is done.
+func (r *rank) early() bool { return r.card.Major >= 9 }
+
 // apart makes ranks take each other for other processes.
 func apart(a []peer.Address, own int) []peer.Address {
 	a = slices.Clone(a)
@@ -183,7 +186,7 @@ func (r *rank) group(at cuda.Ptr, staged cuda.Pinned, n, k, around int, group []
 	}
 	if err := errors.Join(
 		r.card.MemcpyHtoD(at, staged, 0, 4*end, s),
-		r.comm.Put(s, list...),
+		r.comm.Put(s, r.early() && k%2 == 0, list...),
 		r.card.MemcpyDtoH(staged, 0, at, 4*end, s),
 		r.card.StreamSynchronize(s)); err != nil {
 		return err
