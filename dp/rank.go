@@ -40,26 +40,50 @@ type task interface {
 // team runs tasks on all ranks of this process and joins them. The caller does the first rank's part; each other rank has a goroutine: what
 // a step on a small model takes is little more than waking one.
 type team struct {
-	ranks []*rank
-	errs  []error
-	loss  [4]byte         // room to read the first rank's
-	ctx   context.Context // of the task in progress
-	done  sync.WaitGroup
-	ended sync.WaitGroup
+	ranks   []*rank
+	errs    []error
+	loss    [4]byte         // room to read the first rank's
+	ctx     context.Context // of the task in progress
+	looks   int             // how often who waits looks before it sleeps
+	working atomic.Int32    // ranks that have not done their part of the task in progress, but the first
+	done    sync.WaitGroup
+	ended   sync.WaitGroup
 }
+
+// looks is how often who waits for a rank of the process, or for the next task, looks before it sleeps: some 20 µs. To wake it takes half of that, and
+// giving a card a small model's step not much more. On the host ranks share the cores with those that compute; there they sleep at once.
+const looks = 20_000
 
 func (t *team) start() {
 	t.errs = make([]error, len(t.ranks))
+	if _, card := t.ranks[0].dev.(ir.Joiner); card && len(t.ranks) <= runtime.GOMAXPROCS(0) {
+		t.looks = looks
+	}
 	for i, r := range t.ranks[1:] {
-		r.tasks = make(chan task)
+		r.tasks = make(chan task, 1)
 		t.ended.Go(func() {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
-			for j := range r.tasks {
+			for {
+				t.look(func() bool { return len(r.tasks) > 0 })
+				j, more := <-r.tasks
+				if !more {
+					return
+				}
 				t.errs[1+i] = t.guard(j, r)
+				t.working.Add(-1)
 				t.done.Done()
 			}
 		})
+	}
+}
+
+// look returns when something is so, or after some time.
+func (t *team) look(so func() bool) {
+	for range t.looks {
+		if so() {
+			return
+		}
 	}
 }
 
@@ -78,12 +102,14 @@ func (t *team) do(ctx context.Context, j task) error {
 	t.ctx = ctx
 	others := t.ranks[1:]
 	t.done.Add(len(others))
+	t.working.Store(int32(len(others)))
 	for _, r := range others {
 		r.tasks <- j
 	}
 	runtime.LockOSThread()
 	t.errs[0] = t.guard(j, t.ranks[0])
 	runtime.UnlockOSThread()
+	t.look(func() bool { return t.working.Load() == 0 })
 	t.done.Wait()
 	t.ctx = nil
 	return t.first(t.errs)
