@@ -50,6 +50,25 @@ func trainOnLinkedCards(t *testing.T) {
 	}
 }
 
+// TestBucketsInHalves: to the bit, buckets change nothing, and each leaves the copy of its parameters that products read as it has to be.
+func TestBucketsInHalves(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestTrainOnLinkedCards has the races")
+	}
+	if !fakecuda.In(t, fakecuda.Config{Cards: []int64{1024, 1024}, Kernels: true}) {
+		return
+	}
+	for _, s := range []dp.Strategy{dp.Gather, dp.AllReduce, dp.Sharded} {
+		var got [2][]float32
+		for i, bucket := range []int{0, 64} {
+			got[i] = trained(t, 4, dp.DeviceIDs(0, 1), dp.WithStrategy(s), dp.BucketBytes(bucket), dp.WithPrecision(nn.BF16))
+		}
+		if !slices.Equal(got[0], got[1]) {
+			t.Errorf("%v: in buckets the parameters are %v, at once %v", s, got[1], got[0])
+		}
+	}
+}
+
 // TestTrainInHalves: on a card, where rounded numbers lie in 16 bits, the gradients of bf16 among them, training comes to what it comes to on the
 // host, which rounds them.
 func TestTrainInHalves(t *testing.T) {

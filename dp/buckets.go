@@ -2,6 +2,7 @@ package dp
 
 import (
 	"math"
+	"slices"
 
 	"github.com/tandem-train/tandem/dp/data"
 	"github.com/tandem-train/tandem/internal/ir"
@@ -31,46 +32,89 @@ func bucketSize(gradients int) int {
 	return int(math.Sqrt(begun * float64(gradients)))
 }
 
-// reduceParts sum the gradients and their tail as the strategy wants it: all at once, or a bucket after the other where the
-// cards are linked.
-func (t *DataParallel) reduceParts() (parts []ir.Part) {
+// ranges are the buckets in which gradients are exchanged: one, where the cards are not linked.
+func (t *DataParallel) ranges() []data.Range {
 	l := t.compiler.Layout
-	n := l.Elements
-	list := []data.Range{{Lo: 0, Hi: n}}
-	size := bucketSize(4 * n)
+	size := bucketSize(4 * l.Elements)
 	if t.cfg.bucket != nil {
 		size = *t.cfg.bucket
 	}
-	if t.team.ranks[0].link != nil && size > 0 {
-		list = buckets(l, size)
+	if t.team.ranks[0].link == nil || size == 0 {
+		return []data.Range{{Lo: 0, Hi: l.Elements}}
 	}
-	add := func(kind ir.CollectiveKind, root, lo, hi int, atOnce bool) {
-		parts = append(parts, ir.Part{Collective: &ir.Collective{Kind: kind, Root: root, Joined: atOnce}, On: l.GradRange(lo, hi)})
-	}
+	return buckets(l, size)
+}
+
+// on is a collective on a slot, in one go with the one before it or not. What is in one go must be so on all ranks: nothing comes between on any.
+func on(kind ir.CollectiveKind, root int, s *ir.Slot, joined bool) ir.Part {
+	return ir.Part{Collective: &ir.Collective{Kind: kind, Root: root, Joined: joined}, On: s}
+}
+
+// reduceParts sum the gradients and their tail as the strategy wants it, a bucket after the other.
+func (t *DataParallel) reduceParts(list []data.Range) (parts []ir.Part) {
+	l := t.compiler.Layout
+	n := l.Elements
 	// The tail goes with all gradients, unless others want to know the loss, too. Else it goes with the first bucket, since no update can do without it.
 	whole := len(list) == 1 && (t.cfg.strategy == AllReduce || t.cfg.strategy == Gather && t.procs == nil)
-	if whole {
-		list[0].Hi += nn.GradTail
-	}
 	for i, b := range list {
+		if whole {
+			b.Hi += nn.GradTail
+		}
 		switch {
 		case t.cfg.strategy == AllReduce:
-			add(ir.AllReduce, 0, b.Lo, b.Hi, false)
+			parts = append(parts, on(ir.AllReduce, 0, l.GradRange(b.Lo, b.Hi), false))
 		case t.cfg.strategy == Gather:
-			add(ir.ReduceTo, 0, b.Lo, b.Hi, false)
+			parts = append(parts, on(ir.ReduceTo, 0, l.GradRange(b.Lo, b.Hi), false))
 		case len(list) == 1:
-			add(ir.ReduceScatter, 0, b.Lo, b.Hi, false)
+			parts = append(parts, on(ir.ReduceScatter, 0, l.GradRange(b.Lo, b.Hi), false))
 		default: // to those who have shares of the bucket
 			for r := range t.WorldSize() {
 				lo, hi := t.updateRange(r)
 				if lo, hi := max(lo, b.Lo), min(hi, b.Hi); lo < hi {
-					add(ir.ReduceTo, r, lo, hi, lo > b.Lo)
+					parts = append(parts, on(ir.ReduceTo, r, l.GradRange(lo, hi), lo > b.Lo))
 				}
 			}
 		}
 		if i == 0 && !whole {
-			add(ir.AllReduce, 0, n, n+nn.GradTail, true)
+			parts = append(parts, on(ir.AllReduce, 0, l.GradRange(n, n+nn.GradTail), true))
 		}
 	}
 	return parts
+}
+
+// pipeline are the parts of a step by gather that follow backward, where there are buckets that can be updated one by one: what an update on the
+// primary card has changed is told to the others while the next bucket is summed, which goes the other way over the wire. So all but
+// the last of that goes on beside backward.
+func (t *DataParallel) pipeline(list []data.Range, updates bool, total, first int) ([]ir.Part, error) {
+	l := t.compiler.Layout
+	tell := func(b data.Range, joined bool) ir.Part {
+		return on(ir.BroadcastFrom, 0, l.ParamRange(b.Lo, b.Hi), joined)
+	}
+	touch := func(b data.Range) (parts []ir.Part) {
+		if t.compiler.Copied && !updates {
+			parts = append(parts, ir.Part{Graph: ir.Touch(l.ParamRange(b.Lo, b.Hi))})
+		}
+		return parts
+	}
+	var parts []ir.Part
+	for i, b := range list {
+		parts = append(parts, on(ir.ReduceTo, 0, l.GradRange(b.Lo, b.Hi), false))
+		if i == 0 { // no update can do without the tail
+			n := l.Elements
+			parts = append(parts, on(ir.AllReduce, 0, l.GradRange(n, n+nn.GradTail), true), ir.Part{Graph: t.compiler.Report(total)})
+		} else {
+			parts = append(parts, tell(list[i-1], true))
+			parts = append(parts, touch(list[i-1])...)
+		}
+		if updates {
+			g, err := t.compiler.UpdatePart(b.Lo, b.Hi, total)
+			if err != nil {
+				return nil, err
+			}
+			parts = append(parts, ir.Part{Graph: g})
+		}
+	}
+	last := list[len(list)-1]
+	parts = append(parts, tell(last, false)) // its update is before it, where there is one
+	return slices.Concat(parts, t.statistics(first), touch(last)), nil
 }

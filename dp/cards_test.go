@@ -51,9 +51,11 @@ func TestCardsEqualOneInHalves(t *testing.T) {
 	for _, p := range halves {
 		one := trainSteps(t, tk, 12, 21, 3, dp.DeviceIDs(0), dp.WithPrecision(p))
 		for _, s := range strategies {
-			two := trainSteps(t, tk, 12, 21, 3, dp.DeviceIDs(0, 1), dp.WithPrecision(p), dp.WithStrategy(s))
-			if d := apart(two.params, one.params); !(d < apartInHalves[p]) {
-				t.Errorf("%v, %v: parameters are %.3g apart from one card's", p, s, d)
+			for _, bucket := range []int{0, 64} {
+				two := trainSteps(t, tk, 12, 21, 3, dp.DeviceIDs(0, 1), dp.WithPrecision(p), dp.WithStrategy(s), dp.BucketBytes(bucket))
+				if d := apart(two.params, one.params); !(d < apartInHalves[p]) {
+					t.Errorf("%v, %v, buckets of %d bytes: parameters are %.3g apart from one card's", p, s, bucket, d)
+				}
 			}
 		}
 	}
@@ -66,14 +68,15 @@ func TestCardsEqualOne(t *testing.T) {
 	for _, tk := range tasks() {
 		for _, n := range []int{33, 1} {
 			one := train(t, tk, n, 3, dp.DeviceIDs(0))
-			for _, s := range []dp.Strategy{dp.Gather, dp.AllReduce, dp.Sharded} {
+			for _, s := range strategies {
 				t.Run(fmt.Sprintf("%s/%d/%v", tk.name, n, s), func(t *testing.T) {
 					said := new(warnings)
 					opts := []dp.Option{dp.WithStrategy(s), dp.WithLogger(slog.New(slog.NewTextHandler(said, nil)))}
 					two := train(t, tk, n, 3, append(opts, dp.DeviceIDs(0, 1))...)
 					again := train(t, tk, n, 3, append(opts, dp.DeviceIDs(0, 1))...)
 					apartFrom(t, "two cards", two, one)
-					if !slices.EqualFunc(two.params, again.params, func(a, b float32) bool { return math.Float32bits(a) == math.Float32bits(b) }) {
+					apartFrom(t, "two cards, in buckets", train(t, tk, n, 3, append(opts, dp.DeviceIDs(0, 1), dp.BucketBytes(64))...), one)
+					if !sameBits(two.params, again.params) {
 						t.Error("the second time the bits differ")
 					}
 					var each [2]result
@@ -127,6 +130,10 @@ func stepsAhead(ctx context.Context, tk task, d *dp.DataParallel, count, n int, 
 	}
 	r.params, err = stateOf(d)
 	return r, err
+}
+
+func sameBits(a, b []float32) bool {
+	return slices.EqualFunc(a, b, func(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) })
 }
 
 func apartFrom(t *testing.T, what string, got, want result) {
@@ -240,7 +247,7 @@ func BenchmarkCards(b *testing.B) {
 			})
 		}
 		run("one", dp.DeviceIDs(0))
-		for _, s := range []dp.Strategy{dp.Gather, dp.AllReduce, dp.Sharded} {
+		for _, s := range strategies {
 			run(s.String(), dp.DeviceIDs(0, 1), dp.WithStrategy(s))
 		}
 	}
@@ -253,28 +260,39 @@ const jobVariable = "TANDEM_TEST_STEPS"
 //
 //	TANDEM_TEST_STEPS=1000 tandem run ./dp.test -test.run TestCardsInAJob
 //
-// which trains for so many steps and compares with one card. With very many it is something to kill.
+// which trains for so many steps with every strategy, on batches that do not divide evenly, twice, and compares with one card. With very many
+// steps it is something to kill.
 func TestCardsInAJob(t *testing.T) {
 	count, err := strconv.Atoi(os.Getenv(jobVariable))
 	if err != nil {
 		t.Skip("this is for workers of tandem run")
 	}
 	tk := tasks()[0]
-	for _, s := range []dp.Strategy{dp.Gather, dp.AllReduce, dp.Sharded} {
+	first := false
+	train := func(s dp.Strategy, n int) result {
 		d, err := dp.New(tk.model(), tk.loss(), tk.opt(), dp.Seed(3), dp.WithStrategy(s))
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer closed(t, d)
 		start := time.Now()
-		job, err := stepsAhead(t.Context(), tk, d, count, 33, 3)
+		r, err := stepsAhead(t.Context(), tk, d, count, n, 3)
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("rank %d: %d steps by %v in %v", d.Rank(), count, s, time.Since(start))
-		first := d.Rank() == 0
-		closed(t, d)
-		if first {
-			apartFrom(t, s.String(), job, trainSteps(t, tk, count, 33, 3, dp.Alone(), dp.DeviceIDs(0)))
+		first = d.Rank() == 0
+		t.Logf("rank %d: %d steps by %v on batches of %d in %v", d.Rank(), count, s, n, time.Since(start))
+		return r
+	}
+	for _, n := range []int{33, 1} {
+		for _, s := range strategies {
+			job, again := train(s, n), train(s, n)
+			if !sameBits(job.params, again.params) {
+				t.Errorf("%v on batches of %d: the second time the bits differ", s, n)
+			}
+			if first {
+				apartFrom(t, fmt.Sprintf("%v on batches of %d", s, n), job, trainSteps(t, tk, count, n, 3, dp.Alone(), dp.DeviceIDs(0)))
+			}
 		}
 	}
 }

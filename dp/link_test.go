@@ -4,11 +4,15 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/tandem-train/tandem/cudaops/cudaopstest"
 	"github.com/tandem-train/tandem/dp"
@@ -27,6 +31,7 @@ type linkage struct {
 	torn          atomic.Pointer[error] // what has cut links off
 	fail          atomic.Bool           // the next run of rank 1
 	joined, ended atomic.Int32
+	exchanges     sync.Map // by device: what its last loaded program exchanges, as groups
 }
 
 func (d joins) Join(ctx context.Context, peers ir.Peers, _ int64) (ir.Link, error) {
@@ -55,8 +60,27 @@ func (l *linkage) Close() error {
 }
 
 func (d joins) Load(p *ir.Program, mem [ir.NumRegions]ir.DeviceMemory) (ir.Executable, error) {
+	if groups := groupsOf(p); len(groups) > 0 {
+		d.state.exchanges.Store(d.ID(), groups)
+	}
 	e, err := d.Device.Load(p, mem)
 	return failing{e, d}, err
+}
+
+// groupsOf lists the collectives of a program, those that cards do in one go together.
+func groupsOf(p *ir.Program) (groups []string) {
+	before := false
+	for _, s := range p.Steps {
+		c, is := s.Op.(ir.Collective)
+		switch what := fmt.Sprint(c.Kind, c.Root, s.Out[0].Region, s.Out[0].Offset, s.Out[0].Shape); {
+		case is && before && c.Joined:
+			groups[len(groups)-1] += " and " + what
+		case is:
+			groups = append(groups, what)
+		}
+		before = is
+	}
+	return groups
 }
 
 type failing struct {
@@ -103,6 +127,29 @@ func TestUnlinkedIsSaidOnce(t *testing.T) {
 	closed(t, d)
 	if n := strings.Count(said.String(), "rank 1: no library"); n != 1 {
 		t.Errorf("it was said %d times: %s", n, &said)
+	}
+}
+
+// TestRanksExchangeAlike: whatever the strategy and the buckets, all ranks do the same collectives in the same groups: cards that don't would wait
+// for each other forever.
+func TestRanksExchangeAlike(t *testing.T) {
+	for _, tk := range tasks() {
+		x, y := batches(tk, 1, 6)
+		for _, s := range strategies {
+			for _, bucket := range []int{0, 64, 2000} {
+				l := new(linkage)
+				d := onLinked(t, tk, l, dp.WithStrategy(s), dp.BucketBytes(bucket))
+				if _, err := d.Step(t.Context(), x[0], y[0]); err != nil {
+					t.Fatal(err)
+				}
+				closed(t, d)
+				first, _ := l.exchanges.Load(0)
+				second, _ := l.exchanges.Load(1)
+				if diff := cmp.Diff(first, second); diff != "" || first == nil {
+					t.Errorf("%s, %v, buckets of %d bytes: the ranks' collectives differ: %s", tk.name, s, bucket, diff)
+				}
+			}
+		}
 	}
 }
 

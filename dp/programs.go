@@ -279,53 +279,51 @@ func (t *DataParallel) compile(name string, size [ir.NumRegions]int, frugal bool
 
 // exchangeParts are the parts of a step that follow backward, for a rank that updates elements lo to hi-1 of the parameters. The running
 // statistics are those of rank first.
-func (t *DataParallel) exchangeParts(lo, hi, total, first int) ([]ir.Part, error) {
+func (t *DataParallel) exchangeParts(lo, hi, total, first int) (parts []ir.Part, err error) {
+	if t.WorldSize() == 1 {
+		g, err := t.compiler.Update(lo, hi, total, false)
+		return []ir.Part{{Graph: g}}, err
+	}
+	list := t.ranges()
+	if t.cfg.strategy == Gather && len(list) > 1 && t.compiler.InParts() {
+		return t.pipeline(list, hi > lo, total, first)
+	}
+	return t.inOneGo(list, lo, hi, total, first)
+}
+
+// inOneGo are the parts with one update, of all that the rank updates.
+func (t *DataParallel) inOneGo(list []data.Range, lo, hi, total, first int) ([]ir.Part, error) {
 	l := t.compiler.Layout
-	n := l.Elements
-	on := func(kind ir.CollectiveKind, s *ir.Slot) ir.Part {
-		return ir.Part{Collective: &ir.Collective{Kind: kind}, On: s}
-	}
-	update := func(sharded bool) (ir.Part, error) {
-		g, err := t.compiler.Update(lo, hi, total, sharded)
-		return ir.Part{Graph: g}, err
-	}
-	var parts []ir.Part
-	add := func(p ir.Part, err error) error {
-		parts = append(parts, p)
-		return err
-	}
-	if t.WorldSize() > 1 {
-		parts = t.reduceParts()
-	}
-	var err error
+	parts := t.reduceParts(list)
 	switch {
-	case t.WorldSize() == 1:
-		err = add(update(false))
-	case t.cfg.strategy == Gather:
-		switch {
-		case hi > lo:
-			err = add(update(false))
-		case t.procs != nil:
-			parts = append(parts, ir.Part{Graph: t.compiler.Report(total)})
+	case hi > lo:
+		g, err := t.compiler.Update(lo, hi, total, t.cfg.strategy == Sharded)
+		if err != nil {
+			return nil, err
 		}
-		parts = append(parts, on(ir.BroadcastFrom, l.ParamRange(0, t.compiler.SharedElements())))
-	case t.cfg.strategy == AllReduce:
-		err = add(update(false))
-	case t.cfg.strategy == Sharded:
-		err = add(update(true))
-		parts = append(parts, on(ir.AllGather, l.ParamRange(0, n)))
+		parts = append(parts, ir.Part{Graph: g})
+	case t.procs != nil:
+		parts = append(parts, ir.Part{Graph: t.compiler.Report(total)})
 	}
-	if err != nil {
-		return nil, err
+	switch t.cfg.strategy {
+	case Gather:
+		parts = append(parts, on(ir.BroadcastFrom, 0, l.ParamRange(0, t.compiler.SharedElements()), false))
+	case Sharded:
+		parts = append(parts, on(ir.AllGather, 0, l.ParamRange(0, l.Elements), false))
 	}
-	// Running statistics follow the primary card, or the first that has samples.
-	if l.BufferElements > 0 && t.WorldSize() > 1 {
-		parts = append(parts, ir.Part{Collective: &ir.Collective{Kind: ir.BroadcastFrom, Root: first, Joined: t.cfg.strategy != AllReduce}, On: l.BufferRange()})
-	}
-	if t.compiler.Copied && t.WorldSize() > 1 && (t.cfg.strategy == Sharded || hi == lo) {
-		parts = append(parts, ir.Part{Graph: ir.Touch(l.ParamRange(0, n))}) // they came from other ranks
+	parts = append(parts, t.statistics(first)...)
+	if t.compiler.Copied && (t.cfg.strategy == Sharded || hi == lo) {
+		parts = append(parts, ir.Part{Graph: ir.Touch(l.ParamRange(0, l.Elements))}) // they came from other ranks
 	}
 	return parts, nil
+}
+
+// statistics gives all ranks the running ones that a rank has: the primary card, or the first that has samples.
+func (t *DataParallel) statistics(rank int) []ir.Part {
+	if t.compiler.Layout.BufferElements == 0 {
+		return nil
+	}
+	return []ir.Part{on(ir.BroadcastFrom, rank, t.compiler.Layout.BufferRange(), t.cfg.strategy != AllReduce)}
 }
 
 // touch makes the copy of the parameters that products read, where there is one, on every rank of this process: they have been written by

@@ -292,13 +292,32 @@ func (c *Compiler) exact(g *ir.Graph, total int) *ir.Value {
 // for a batch of total samples. sharded says that every rank has a range of its own, so that norms are summed over ranks.
 func (c *Compiler) Update(lo, hi, total int, sharded bool) (*ir.Graph, error) {
 	g := c.Report(total)
-	weight, exact := g.Read(c.tail(weightTail)), c.exact(g, total)
-	// All samples ignored: no gradient, and the loss is NaN, as 0/0 is.
-	scale := g.Select(g.Map(ir.Gt, weight, g.Const(0)), exact, g.Const(0))
 	sum := func(v *ir.Value) *ir.Value { return v }
 	if sharded {
 		sum = func(v *ir.Value) *ir.Value { return g.Add(ir.AllReduceSum{All: true}, nil, v) }
 	}
+	return g, c.update(g, c.StateSlots(lo, hi), lo, hi, total, sum)
+}
+
+// InParts reports whether the optimizer's step on some elements needs nothing of the gradients of others.
+func (c *Compiler) InParts() bool { return len(c.Clip) == 0 && !c.Scaled }
+
+// UpdatePart is the optimizer's step on elements lo to hi-1, on a rank that has the state of all. The loss is not reported.
+func (c *Compiler) UpdatePart(lo, hi, total int) (*ir.Graph, error) {
+	state := c.StateSlots(0, c.Layout.Elements)
+	for _, s := range state {
+		s.Offset, s.Shape = s.Offset+lo, ir.Of(hi-lo)
+	}
+	g := &ir.Graph{}
+	g.SetScope("update")
+	return g, c.update(g, state, lo, hi, total, nil)
+}
+
+// update adds the optimizer's step on elements lo to hi-1 of the arenas, with the state in those slots.
+func (c *Compiler) update(g *ir.Graph, slots []*ir.Slot, lo, hi, total int, sum func(*ir.Value) *ir.Value) error {
+	weight, exact := g.Read(c.tail(weightTail)), c.exact(g, total)
+	// All samples ignored: no gradient, and the loss is NaN, as 0/0 is.
+	scale := g.Select(g.Map(ir.Gt, weight, g.Const(0)), exact, g.Const(0))
 	grad := g.Read(c.grads(c.Layout.GradRange(lo, hi)))
 	keep := func(old, updated *ir.Value) *ir.Value { return updated }
 	if c.Scaled {
@@ -311,7 +330,6 @@ func (c *Compiler) Update(lo, hi, total int, sharded bool) (*ir.Graph, error) {
 		grad = clip.Apply(g, grad, sum)
 	}
 	var state, hyper []*ir.Value
-	slots := c.StateSlots(lo, hi)
 	for _, s := range slots {
 		state = append(state, g.Read(s))
 	}
@@ -322,13 +340,13 @@ func (c *Compiler) Update(lo, hi, total int, sharded bool) (*ir.Graph, error) {
 	old := g.Read(params)
 	p, next := c.Optimizer.Update(g, old, grad, state, hyper)
 	if len(next) != len(slots) {
-		return nil, fmt.Errorf("nn: optimizer %s gave %d states for %d", c.Optimizer.Name(), len(next), len(slots))
+		return fmt.Errorf("nn: optimizer %s gave %d states for %d", c.Optimizer.Name(), len(next), len(slots))
 	}
 	g.Store(params, keep(old, p))
 	for i, s := range slots {
 		g.Store(s, keep(state[i], next[i]))
 	}
-	return g, g.Err()
+	return g.Err()
 }
 
 // EvalGraph is forward alone, in evaluation mode.
