@@ -9,12 +9,12 @@ import (
 )
 
 // Pieces of the pinned memory that transfers go through. A long piece takes the
-// bus some 10 µs, more than the calls that it costs. There are as many as a
+// bus some 20 µs, much more than the calls that it costs. There are as many as a
 // batch of some thousand small images takes, so that all of it is copied there
 // while the card computes.
 const (
-	longPieces  = 32
-	longBytes   = int(512 * kib)
+	longPieces  = 16
+	longBytes   = int(1 * mib)
 	shortPieces = 16
 	shortBytes  = int(4 * kib)
 )
@@ -81,16 +81,26 @@ func (t *transfer) ring(n int) (*ring, error) {
 
 // take waits until the next piece of a ring is free, and gives its number.
 func (t *transfer) take(r *ring) (int, error) {
-	i := r.next
-	if err := t.card.EventSynchronize(r.free[i]); err != nil {
+	if err := t.card.EventSynchronize(r.free[r.next]); err != nil {
 		return 0, err
 	}
-	r.next = (i + 1) % len(r.free)
-	return i, nil
+	return r.advance(), nil
 }
 
-// isFree is whether take would not wait.
-func (t *transfer) isFree(r *ring) (bool, error) { return t.card.EventDone(r.free[r.next]) }
+// tryTake is take, if it need not wait.
+func (t *transfer) tryTake(r *ring) (taken bool, err error) {
+	if taken, err = t.card.EventDone(r.free[r.next]); taken {
+		r.advance()
+	}
+	return taken, err
+}
+
+// advance goes on to the next piece, and gives the number of the one before.
+func (r *ring) advance() int {
+	i := r.next
+	r.next = (i + 1) % len(r.free)
+	return i
+}
 
 // at is where bytes lo to hi of a transfer lie, within a piece, that begins with
 // piece first.
@@ -205,16 +215,16 @@ func (t *transfer) send(dst cuda.Ptr, src []byte, s cuda.Stream) error {
 	crew := newCrew(len(src), r.size, func(lo, hi int) { copy(r.at(first, lo, hi), src[lo:hi]) })
 	defer crew.end()
 	for sent, taken := 0, 0; sent < len(crew.left); {
-		take := taken < len(crew.left) && taken < sent+len(r.free)
-		if take && taken > sent {
-			if take, err = t.isFree(r); err != nil {
-				return err
-			}
+		took := taken == sent
+		if took {
+			_, err = t.take(r)
+		} else if taken < len(crew.left) && taken < sent+len(r.free) {
+			took, err = t.tryTake(r)
 		}
-		if take {
-			if _, err := t.take(r); err != nil {
-				return err
-			}
+		if err != nil {
+			return err
+		}
+		if took {
 			taken++
 			crew.allow(taken)
 			continue

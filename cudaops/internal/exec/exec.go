@@ -135,15 +135,18 @@ func (e *Exec) load(p *ir.Program, mem [ir.NumRegions]cuda.Ptr, libs func(*Exec)
 	return e.arrange()
 }
 
-// planned plans p, and prepares first what has to be tried for that.
-func (e *Exec) planned(p *ir.Program, libs libraries) (err error) {
+// planned plans p. What is known already of its kernels is compiled meanwhile.
+func (e *Exec) planned(p *ir.Program, libs libraries) error {
+	compiled := func() error { return nil }
 	if v, ok := libs.(vendor); ok {
-		if err := v.ahead(p, e.link != nil); err != nil {
+		var err error
+		if compiled, err = v.ahead(p, e.link != nil); err != nil {
 			return err
 		}
 	}
-	e.plan, err = newPlan(p, libs, e.link != nil)
-	return err
+	plan, err := newPlan(p, libs, e.link != nil)
+	e.plan = plan
+	return errors.Join(err, compiled())
 }
 
 // bindAll compiles the plan's kernels and turns its tasks into calls.
