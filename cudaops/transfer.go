@@ -9,12 +9,12 @@ import (
 )
 
 // Pieces of the pinned memory that transfers go through. A long piece takes the
-// bus some 20 µs, much more than the calls that it costs. There are as many as a
+// bus some 40 µs, much more than the calls that it costs. There are more than a
 // batch of some thousand small images takes, so that all of it is copied there
-// while the card computes.
+// while the card computes and the batch before is on its way.
 const (
-	longPieces  = 16
-	longBytes   = int(1 * mib)
+	longPieces  = 12
+	longBytes   = int(2 * mib)
 	shortPieces = 16
 	shortBytes  = int(4 * kib)
 )
