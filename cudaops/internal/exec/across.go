@@ -40,5 +40,5 @@ func (p matrices) acrossTile() (t tile, ok bool) {
 func (b *planner) across(p matrices, t tile) {
 	const depth, step = 4, 32 // stages of the first operand, and of k
 	shared := depth*step*(t.m+8) + 2*step*blocks(t.n, step)*step
-	b.tiled(p, t, "across", fmt.Sprintf("Across<%s, %d, %d, %d>", p.product(), t.n, t.parts, depth), 384, max(shared, t.results()))
+	b.tiled(p, t, "across", fmt.Sprintf("Across<%s, %d, %d, %d>", p.product(), t.n, t.parts, depth), 384, max(shared, t.m*(t.n+lanes+1))+8) // the last for barriers
 }
