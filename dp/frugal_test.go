@@ -6,6 +6,7 @@ import (
 
 	"github.com/tandem-train/tandem/cudaops/cudaopstest"
 	"github.com/tandem-train/tandem/dp"
+	"github.com/tandem-train/tandem/internal/ir"
 	"github.com/tandem-train/tandem/nn"
 )
 
@@ -64,4 +65,39 @@ func TestLargeProgramsTakeLittle(t *testing.T) {
 		t.Errorf("activations take %d bytes, plainly %d: want half of that at most", frugal, plain)
 	}
 	t.Logf("%d bytes, plainly %d", frugal, plain)
+}
+
+// loads notes the programs that a device loads.
+type loads struct {
+	ir.Device
+	targets *[]ir.Target
+}
+
+func (l loads) Load(p *ir.Program, mem [ir.NumRegions]ir.DeviceMemory) (ir.Executable, error) {
+	*l.targets = append(*l.targets, p.Target)
+	return l.Device.Load(p, mem)
+}
+
+// TestLargeIsNotTight: a large program takes little memory for its values, but beside them all that makes it fast; one that has to keep within bounds saves
+// that, too.
+func TestLargeIsNotTight(t *testing.T) {
+	cudaopstest.Setup(t, "", "")
+	tk := tasks()[0]
+	x, y := batches(tk, 1, 9)
+	for tight, opt := range map[bool]dp.Option{false: dp.FromLarge(), true: dp.Recompute(1 << 20)} {
+		var targets []ir.Target
+		d, err := dp.New(tk.model(), tk.loss(), tk.opt(), opt, dp.DeviceIDs(dp.Host),
+			dp.WrapDevices(func(d ir.Device) ir.Device { return loads{d, &targets} }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.Step(t.Context(), x[0], y[0]); err != nil {
+			t.Fatal(err)
+		}
+		closed(t, d)
+		if !slices.ContainsFunc(targets, func(t ir.Target) bool { return t.Frugal && t.Tight == tight }) ||
+			slices.ContainsFunc(targets, func(t ir.Target) bool { return t.Frugal && t.Tight != tight }) {
+			t.Errorf("of %+v those that are frugal are to be tight: %t", targets, tight)
+		}
+	}
 }

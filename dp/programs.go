@@ -258,14 +258,14 @@ func (t *DataParallel) trainProgram(r int, p *stepPlan, n int, accumulate, last 
 // such programs are large enough to keep a card busy.
 const large = 256 << 20
 
-// compile makes a program of parts, in the precision asked for; frugal, or where it is large, one that takes little memory. All devices of
-// a process are of one kind.
+// compile makes a program of parts, in the precision asked for; frugal, or where it is large, one that takes little memory. A large one takes as much
+// beside its values as is fastest. All devices of a process are of one kind.
 func (t *DataParallel) compile(name string, size [ir.NumRegions]int, frugal bool, parts ...ir.Part) (*ir.Program, error) {
 	target := t.cfg.precise.Target(ir.TraitsOf(t.team.ranks[0].dev))
 	target.RoundedParams = t.compiler.CopyAt()
 	p, err := ir.Compile(name, size, target, parts...)
 	if err == nil && (frugal || p.Bytes(ir.Work) >= t.cfg.large) {
-		target.Frugal = true
+		target.Frugal, target.Tight = true, frugal
 		var q *ir.Program
 		if q, err = ir.Compile(name, size, target, parts...); err == nil && q.Bytes(ir.Work) < p.Bytes(ir.Work) {
 			p = q

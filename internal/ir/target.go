@@ -9,6 +9,8 @@ type Target struct {
 	Half DType
 	// Frugal takes little memory, though fewer steps can run at the same time. See frugal.go.
 	Frugal bool
+	// Tight says that what backends need beside the program's values counts as well, though steps become slower by that.
+	Tight bool
 	// RoundedParams, if not 0, is where a copy of the first numbers of the Params region begins in it, rounded to Half, which reaches to the
 	// region's end; it is counted in elements of Half. Products read the copy of a parameter, and what a graph stores there is stored in the
 	// copy, too. Whoever else writes parameters, a collective or the caller, has them stored again; see [Touch].

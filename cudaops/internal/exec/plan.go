@@ -259,10 +259,10 @@ func (p *plan) apart() int {
 	return apart
 }
 
-// room is the most scratch that a step takes where there is a way with no more, in a program that is to take little memory: a part of what
+// room is the most scratch that a step takes where there is a way with no more, in a program for which memory is tight: a part of what
 // its values take. 0: as much as is fastest.
 func (p *plan) room() int {
-	if p.program == nil || !p.program.Target.Frugal {
+	if p.program == nil || !p.program.Target.Tight {
 		return 0
 	}
 	return int(p.program.Bytes(ir.Work) / 4)

@@ -45,10 +45,10 @@ func TestMostScratch(t *testing.T) {
 	}
 }
 
-// TestRoom: in a program that is to take little memory, steps have as much scratch apart as one has room for, and ways that take more do not count,
+// TestRoom: in a program for which memory is tight, steps have as much scratch apart as one has room for, and ways that take more do not count,
 // but for the first, which always is one.
 func TestRoom(t *testing.T) {
-	p := &ir.Program{Target: ir.Target{Frugal: true}, Size: [ir.NumRegions]int{ir.Work: 4 * boundary}}
+	p := &ir.Program{Target: ir.Target{Frugal: true, Tight: true}, Size: [ir.NumRegions]int{ir.Work: 4 * boundary}}
 	room := boundary * wordBytes
 	b := &planner{plan: &plan{program: p, own: make([]span, 4)}}
 	for i := range b.own {
@@ -72,7 +72,7 @@ func TestRoom(t *testing.T) {
 			t.Errorf("%d bytes at most, want %d", own.to-own.from, c.want)
 		}
 	}
-	p.Target.Frugal = false
+	p.Target.Tight = false
 	if b.apart() != apart || !b.fits(1<<40) {
 		t.Errorf("%d bytes apart where memory is not short", b.apart())
 	}
