@@ -254,7 +254,7 @@ func cardsStart(ctx context.Context, b *bench) (err error) {
 		}
 		request := `{"workload": "mlp", "size": 64, "mode": "ddp", "precision": "tf32"}`
 		entrants = append(entrants, entrant{peer: torchPeer + "run", row: took,
-			run: starts("python3", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", n, script, "--start", request)})
+			run: starts("python3", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", n, script, "--once", request)})
 	}
 	few := *b
 	few.sampling = sampling{runs: min(b.runs, 3)}

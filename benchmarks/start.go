@@ -132,7 +132,7 @@ func cardStarts(ctx context.Context, b *bench) error {
 			}
 			for _, mode := range c.modes(b) {
 				request := fmt.Sprintf(`{"workload": %q, "size": %d, "mode": %q, "precision": %q, "steps": %d}`, c.name, c.batch, mode, c.precision, stepsAfter)
-				all = append(all, &starter{peer: torchPeer + " " + mode, argv: []string{"python3", script, "--start", request}})
+				all = append(all, &starter{peer: torchPeer + " " + mode, argv: []string{"python3", script, "--once", request}})
 			}
 		}
 		for range min(b.runs, 3) {

@@ -1,7 +1,7 @@
 """Times PyTorch on a card: the peer of `benchmarks --suite card --peer torch`.
 
 That command starts it with --serve. It reads requests, {"workload", "size", "mode", "precision", "wait", "calls"}, and answers each
-with the seconds that so many steps took. So its samples are taken in turn with ours. Or with --start and {"workload", "size", "mode",
+with the seconds that so many steps took. So its samples are taken in turn with ours. Or with --once and {"workload", "size", "mode",
 "precision", "steps"}: it makes a step and says so by a line, {}, makes more steps, and says the peak of the card's memory in bytes.
 
 A step is forward, cross entropy, backward and an update by SGD with momentum 0.9, on one batch that stays on the card. With wait, each
@@ -99,7 +99,7 @@ def start(workload, size, mode, precision, steps):
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--start":
+    if sys.argv[1] == "--once":
         start(**json.loads(sys.argv[2]))
         sys.exit()
     print(json.dumps({"version": torch.__version__}), flush=True)

@@ -1,7 +1,7 @@
 """Times PyTorch on several cards, a process each: the peer of `benchmarks --suite cards --peer torch`, which starts it with torchrun.
 
 With --serve, rank 0 reads requests, {"workload", "size", "mode", "precision", "calls"}, and answers each with the seconds that so many steps
-took. Or with --start and such a request: it makes a step, and rank 0 says so by a line.
+took. Or with --once and such a request: it makes a step, and rank 0 says so by a line.
 
 A step is forward, cross entropy, backward and an update by SGD with momentum 0.9; each card has its part of one batch of the size, which stays
 there. The workload allreduce is ten all-reduces of size bytes instead, in the mode nccl. Only the last step is waited for. Modes, all of which
@@ -145,7 +145,7 @@ def serve():
 if __name__ == "__main__":
     torch.cuda.set_device(RANK)
     dist.init_process_group("nccl", device_id=torch.device("cuda", RANK))
-    if sys.argv[1] == "--start":
+    if sys.argv[1] == "--once":
         build(**json.loads(sys.argv[2]))()
         torch.cuda.synchronize()
         if RANK == 0:
