@@ -14,11 +14,11 @@ import (
 var files embed.FS
 
 // preludes are the files of kernels, each after those that it builds on.
-var preludes = []string{"base", "instructions", "random", "reduce", "rows", "move", "pool", "product", "places", "tensor", "halo", "filters", "turned", "across", "single"}
+var preludes = []string{"base", "instructions", "random", "reduce", "rows", "move", "pool", "product", "places", "tensor", "halo", "filters", "turned", "single"}
 
 // buildsOn are the files that a file needs besides base.
 var buildsOn = map[string][]string{
-	"rows": {"reduce"}, "places": {"pool"}, "single": {"product"}, "tensor": {"instructions"}, "across": {"instructions", "tensor"},
+	"rows": {"reduce"}, "places": {"pool"}, "single": {"product"}, "tensor": {"instructions"},
 	"halo": {"instructions", "product"}, "filters": {"instructions", "product"}, "turned": {"instructions", "product"},
 }
 

@@ -50,12 +50,6 @@ func (b *planner) productWays(s *ir.Step, major int) []way {
 			return nil
 		}))
 	}
-	if t, ok := p.acrossTile(); ok && major == wgmma {
-		list = append(list, whole("across k, "+t.String(), func(b *planner, p matrices) error {
-			b.across(p, t)
-			return nil
-		}))
-	}
 	// The tensor cores of Hopper take operands in TF32 that lie along k: where neither does, a library spends half of the time again on that.
 	// A copy of one of them is enough.
 	const worth = 1 << 33 // multiplications

@@ -88,19 +88,8 @@ __device__ __forceinline__ void written() { asm volatile("fence.proxy.async.shar
 __device__ __forceinline__ void multiplying() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void committed() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void multiplied() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
-// together lets N threads of a block meet at a barrier of a number above 0.
+// together lets N threads of a block meet at a barrier of a number above 0; with arrive a thread is one of them that does not wait.
 template <int N> __device__ __forceinline__ void together(int barrier) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(N) : "memory"); }
-
-// Barriers in shared memory, where some arrive and others wait: after prepare, n arrivals are a phase, and await waits for the end of one that is even or odd.
-__device__ __forceinline__ void prepare(u64 *barrier, int n) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"((u32)__cvta_generic_to_shared(barrier)), "r"(n) : "memory");
-}
-__device__ __forceinline__ void arrive(u64 *barrier) {
-    asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared::cta.b64 state, [%0];\n}" ::"r"((u32)__cvta_generic_to_shared(barrier)) : "memory");
-}
-__device__ __forceinline__ void await(u64 *barrier, int phase) {
-    asm volatile("{\n.reg .pred done;\nwaiting:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra waiting;\n}" ::"r"((u32)__cvta_generic_to_shared(barrier)), "r"(phase & 1)
-        : "memory");
-}
+template <int N> __device__ __forceinline__ void arrive(int barrier) { asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(N) : "memory"); }
 
 #endif

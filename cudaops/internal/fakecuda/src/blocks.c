@@ -73,15 +73,17 @@ static void fiber(void) {
 void fakeBarrier(void) { wait_(&blocks[running / size]); }
 void fakeMeet(void) { wait_(&cluster); }
 
-// fakeTogether is the same for n threads at one of their block's barriers.
-void fakeTogether(int barrier, int n) {
+// fakeArrive makes the thread one of n at one of its block's barriers, where it waits or not.
+void fakeArrive(int barrier, int n, int wait) {
 	struct barrier *b = &more[running / size][barrier];
 	b->alive = n;
-	wait_(b);
+	if (wait) {
+		wait_(b);
+		return;
+	}
+	b->arrived++;
+	open_(b);
 }
-
-// fakePause lets other threads of the cluster go on.
-void fakePause(void) { pause_(); }
 
 // fakeRunning is the thread's number in its cluster, fakeMemory the shared memory that the launch gave to a block of that.
 int fakeRunning(void) { return running; }

@@ -5,8 +5,7 @@
 
 extern "C" {
 void fakeMeet();
-void fakeTogether(int barrier, int n);
-void fakePause();
+void fakeArrive(int barrier, int n, int wait);
 int fakeRunning();
 char *fakeMemory(int block);
 const unsigned (*fakeExchangeRow(const unsigned *row))[4];
@@ -109,14 +108,5 @@ static inline void multiplied() {
 	}
 	fakePending().products.clear();
 }
-template <int N> static inline void together(int barrier) { fakeTogether(barrier, N); }
-// A barrier in shared memory: how many arrive, how many have yet to, and the number of its phase.
-struct fakePhase { uint16_t all, left; unsigned number; };
-static inline void prepare(fakeWord *barrier, int n) { *(fakePhase *)barrier = {(uint16_t)n, (uint16_t)n, 0}; }
-static inline void arrive(fakeWord *barrier) {
-	fakePhase &b = *(fakePhase *)barrier;
-	if (--b.left == 0) b = {b.all, b.all, b.number + 1};
-}
-static inline void await(fakeWord *barrier, int phase) {
-	while (((volatile fakePhase *)barrier)->number % 2 == (unsigned)phase % 2) fakePause();
-}
+template <int N> static inline void together(int barrier) { fakeArrive(barrier, N, 1); }
+template <int N> static inline void arrive(int barrier) { fakeArrive(barrier, N, 0); }
