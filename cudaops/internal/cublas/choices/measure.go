@@ -13,10 +13,9 @@ import (
 func Fastest(n int, measure func(i int) (ms float64, err error)) (int, error) {
 	const (
 		rounds = 3
+		margin = 0.97
 		hope   = 1.5 // beyond this much slower than the fastest once, a candidate is out
-		long   = 0.2 // milliseconds, of which what measuring errs by is a smaller part
 	)
-	margin := 0.97
 	least := make([]float64, n)
 	best := math.Inf(1)
 	var errs []error
@@ -43,9 +42,6 @@ func Fastest(n int, measure func(i int) (ms float64, err error)) (int, error) {
 			}
 			least[i] = min(least[i], ms)
 		}
-	}
-	if best > long {
-		margin = 0.99
 	}
 	fastest := 0
 	for i := range least {
