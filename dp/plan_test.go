@@ -150,8 +150,10 @@ func TestPlanIsExact(t *testing.T) {
 				t.Fatalf("no batch fits %d bytes:\n%v", limit, plan)
 			}
 			before, _ = held(t, 0)
+			// Memory does not always grow from sample to sample, so that the search may end at another one from where it began.
+			far := func(samples int) bool { return samples < plan.Largest*9/10 || samples > plan.Largest*11/10+1 }
 			var none *dp.FitError
-			if err := step(d, plan.Largest+1); !errors.As(err, &none) || none.Plan.Fits() || none.Plan.Largest > plan.Largest+1 || none.Plan.Largest < plan.Largest*9/10 {
+			if err := step(d, plan.Largest+1); !errors.As(err, &none) || none.Plan.Fits() || far(none.Plan.Largest) {
 				t.Errorf("a batch of %d: %v, want a FitError that names about %d\n%v", plan.Largest+1, err, plan.Largest, plan)
 			}
 			if after, _ := held(t, 0); after != before {
