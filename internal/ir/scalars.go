@@ -4,13 +4,13 @@ package ir
 // itself: that costs it nothing, and what would be a step of one element, which others wait for, is none.
 
 // scalar finds the number behind an argument of u's loop, if the loop is to make it itself: a value of one element that another loop makes of
-// numbers.
+// numbers. It may be one that the loop has made already, and that is seen in another shape: what loops make is not in memory while they run.
 func (f *fuser) scalar(u *unit, a *Value) (s *Value, ok bool) {
 	if _, reduces := u.op.(Reduce); !reduces && !isFused(u) {
 		return nil, false
 	}
 	s = f.views[a].base
-	return s, f.unit[s] != u && f.isScalar(s)
+	return s, (f.unit[s] != u || s != a) && f.isScalar(s)
 }
 
 // isScalar reports whether v is made of numbers in memory and constants by elementwise operations alone.

@@ -22,3 +22,23 @@ func TestLoopsMakeNumbers(t *testing.T) {
 		t.Errorf("%d words to work in, steps %s:\n%v", p.Size[Work], got, p)
 	}
 }
+
+// A loop that makes a number may need it in another shape as well, and does not look for it in memory, where it is not yet.
+func TestLoopsSeeTheirNumbersInOtherShapes(t *testing.T) {
+	for name, other := range map[string]func(g *Graph, v *Value) *Value{
+		"transposed": func(g *Graph, v *Value) *Value { return g.Transpose(v, 1, 0) },
+		"reshaped":   func(g *Graph, v *Value) *Value { return g.Reshape(g.Reshape(v, 1, 1, 1), 1, 1) },
+	} {
+		var g Graph
+		x := g.Map(Neg, g.Read(&Slot{Region: Input, Name: "x", Shape: Of(1, 1)}))
+		g.Store(&Slot{Region: Output, Name: "negative", Shape: Of(1, 1)}, x)
+		g.Store(&Slot{Region: Output, Name: "sign", Offset: 1, Shape: Of(1, 1)}, g.Over(x, g.Map(Abs, other(&g, x))))
+		p, err := Compile("sign", [NumRegions]int{Input: 1, Output: 2}, Target{}, Part{Graph: &g})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if kinds(p) != "Fused" || len(p.Steps[0].In) != 1 || p.Steps[0].In[0].Region != Input {
+			t.Errorf("%s: want one step that reads the input alone:\n%v", name, p)
+		}
+	}
+}
