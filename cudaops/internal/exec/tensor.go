@@ -64,7 +64,7 @@ func (p matrices) even(i int) bool {
 	return along == 1 && other%lanes == 0 && (p.batch == 1 || s[2]%lanes == 0) && p.at[i].even(wordBytes)
 }
 
-// tensor plans a product by small tiles; see tensor.cuh.
+// tensor launches a product with all of its epilogue on the tensor cores, by small tiles; see tensor.cuh.
 func (b *planner) tensor(p matrices, t tile) {
 	const step, most = 32, 5 // of k, and stages of copies
 	stages := blocks(blocks(p.k, t.parts), step)
@@ -76,23 +76,7 @@ func (b *planner) tensor(p matrices, t tile) {
 		return step * (size + 8)
 	}
 	shared := min(depth, stages) * (panel(t.m, p.strides[0][1]) + panel(t.n, p.strides[1][0]))
-	b.tiled(p, t, "tensor", fmt.Sprintf("Tile<%s, %d, %d, %d, %d>", p.product(), t.m, t.n, t.parts, depth), threads, max(shared, t.results()))
-}
-
-// results is how many numbers a block's Results are.
-func (t tile) results() int { return t.m*(t.n+4) + threads }
-
-// product is the Product of tensor.cuh.
-func (p matrices) product() string {
-	a, c, out := p.strides[0], p.strides[1], p.strides[2]
-	return fmt.Sprintf("Product<%d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %t, %t, %t, %t, %t, %t, %t>", p.batch, p.m, p.n, p.k,
-		a[0], a[1], a[2], c[0], c[1], c[2], out[0], out[2], p.maskStrides[0], p.maskStrides[1],
-		p.even(0), p.even(1), p.even(2) && p.n%lanes == 0, p.biased, p.relu, p.masked, p.summed)
-}
-
-// tiled launches a product with all of its epilogue on the tensor cores: tiles by a type of a prelude, whose blocks have so many threads and numbers of
-// shared memory.
-func (b *planner) tiled(p matrices, t tile, prelude, kind string, size, shared int) {
+	shared = max(shared, t.m*(t.n+4)+threads) // and its Results
 	params, args := []string{"const float *x", "const float *y"}, []place{p.at[0], p.at[1]}
 	names := map[string]string{"bias": "nullptr", "mask": "nullptr", "sums": "nullptr"}
 	optional := func(has bool, kind, name string, at place) {
@@ -105,14 +89,22 @@ func (b *planner) tiled(p matrices, t tile, prelude, kind string, size, shared i
 	optional(p.masked, "const float *", "mask", p.mask)
 	optional(true, "float *", "out", p.at[2])
 	optional(p.summed, "float *", "sums", p.sums)
-	head := strings.Replace(waiting(params...), fmt.Sprintf("(%d)", threads), fmt.Sprintf("(%d)", size), 1)
+	head := waiting(params...)
 	if t.parts > 1 {
 		head = strings.Replace(head, "@(", fmt.Sprintf("__cluster_dims__(%d, 1, 1) @(", t.parts), 1)
 	}
-	text := fmt.Sprintf("%s    %s::run({x, y, %s, %s, out, %s}, blockMemory());\n}\n",
-		head, kind, names["bias"], names["mask"], names["sums"])
+	text := fmt.Sprintf("%s    Tile<%s, %d, %d, %d, %d>::run({x, y, %s, %s, out, %s}, blockMemory());\n}\n",
+		head, p.product(), t.m, t.n, t.parts, depth, names["bias"], names["mask"], names["sums"])
 	b.add(launch{
-		kernel: b.kernel("tensor", text, prelude), args: args, shared: shared * wordBytes,
-		blocks: blocks(p.m, t.m) * blocks(p.n, t.n) * t.parts, planes: p.batch, threads: size,
+		kernel: b.kernel("tensor", text, "tensor"), args: args, shared: shared * wordBytes,
+		blocks: blocks(p.m, t.m) * blocks(p.n, t.n) * t.parts, planes: p.batch,
 	})
+}
+
+// product is the Product of tensor.cuh.
+func (p matrices) product() string {
+	a, c, out := p.strides[0], p.strides[1], p.strides[2]
+	return fmt.Sprintf("Product<%d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %t, %t, %t, %t, %t, %t, %t>", p.batch, p.m, p.n, p.k,
+		a[0], a[1], a[2], c[0], c[1], c[2], out[0], out[2], p.maskStrides[0], p.maskStrides[1],
+		p.even(0), p.even(1), p.even(2) && p.n%lanes == 0, p.biased, p.relu, p.masked, p.summed)
 }

@@ -88,8 +88,7 @@ __device__ __forceinline__ void written() { asm volatile("fence.proxy.async.shar
 __device__ __forceinline__ void multiplying() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void committed() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void multiplied() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
-// together lets N threads of a block meet at a barrier of a number above 0; with arrive a thread is one of them that does not wait.
+// together lets N threads of a block meet at a barrier of a number above 0.
 template <int N> __device__ __forceinline__ void together(int barrier) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(N) : "memory"); }
-template <int N> __device__ __forceinline__ void arrive(int barrier) { asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(N) : "memory"); }
 
 #endif

@@ -12,12 +12,12 @@ template <int R, bool K, u64 SR, u64 SK, int ROWS, bool EVEN, bool FULL> struct 
     static const int pitch = K ? 32 + 4 : R + 8, size = K ? R * pitch : 32 * pitch;
     static const bool along = K, full = FULL && ROWS % R == 0;
     static __device__ __forceinline__ int at(int r, int k) { return K ? r * pitch + k : k * pitch + r; }
-    // load starts copying those from row r0 and from k0 to end, by T threads, of which this is number t.
-    template <int T> static __device__ __forceinline__ void load(float *to, const float *from, int r0, int k0, int end, int t) {
+    // load starts copying those from row r0 and from k0 to end, by T threads.
+    template <int T> static __device__ __forceinline__ void load(float *to, const float *from, int r0, int k0, int end) {
         const int V = EVEN ? 4 : 1, inner = K ? 32 : R, all = R * 32 / V;
 #pragma unroll
         for (int i = 0; i < (all + T - 1) / T; i++) {
-            const int e = i * T + t;
+            const int e = i * T + (int)threadIdx.x;
             if (all % T != 0 && e >= all) break;
             const int in = e % (inner / V) * V, out = e / (inner / V);
             const int r = K ? out : in, k = K ? in : out;
@@ -116,8 +116,8 @@ template <class P, int BM, int BN, int S, int D> struct Tile {
         auto load = [&](int s) {
             if (s < stages) {
                 float *to = shared + s % D * stage;
-                A::template load<T>(to, x, m0, begin + s * 32, end, t);
-                B::template load<T>(to + A::size, y, n0, begin + s * 32, end, t);
+                A::template load<T>(to, x, m0, begin + s * 32, end);
+                B::template load<T>(to + A::size, y, n0, begin + s * 32, end);
             }
             fetched();
         };

@@ -73,16 +73,11 @@ static void fiber(void) {
 void fakeBarrier(void) { wait_(&blocks[running / size]); }
 void fakeMeet(void) { wait_(&cluster); }
 
-// fakeArrive makes the thread one of n at one of its block's barriers, where it waits or not.
-void fakeArrive(int barrier, int n, int wait) {
+// fakeTogether makes the thread one of n that wait at one of its block's barriers.
+void fakeTogether(int barrier, int n) {
 	struct barrier *b = &more[running / size][barrier];
 	b->alive = n;
-	if (wait) {
-		wait_(b);
-		return;
-	}
-	b->arrived++;
-	open_(b);
+	wait_(b);
 }
 
 // fakeRunning is the thread's number in its cluster, fakeMemory the shared memory that the launch gave to a block of that.
