@@ -9,7 +9,6 @@ step is waited for; else only the last. Modes: eager, compile (torch.compile), g
 channels last), or some of these joined by +.
 """
 
-import functools
 import json
 import sys
 import time
@@ -18,55 +17,27 @@ import torch
 from torch import nn
 
 from torch_nets import WORKLOADS
-
-
-@functools.cache
-def prepare(workload, size, mode, precision):
-    """The function that does one step, in its stride."""
-    step = build(workload, size, mode, precision)
-    for _ in range(3):
-        step()
-    return step
+from torch_step import SGD, captured, in_stride, make_step, settle
 
 
 def build(workload, size, mode, precision):
-    exact = precision == "fp32"
-    torch.backends.cuda.matmul.allow_tf32 = not exact
-    torch.backends.cudnn.allow_tf32 = not exact
-    torch.backends.cudnn.benchmark = True
-    torch.manual_seed(1)
+    settle(precision)
     network, shape, classes = WORKLOADS[workload]
     modes = mode.split("+")
     model, loss = network().cuda(), nn.CrossEntropyLoss()
     x, y = torch.randn(size, *shape).cuda(), torch.randint(0, classes, (size,)).cuda()
     if "last" in modes:
         model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
-    sgd = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
+    sgd = torch.optim.SGD(model.parameters(), fused=True, **SGD)
     forward = torch.compile(model) if "compile" in modes else model
-    half = torch.autocast("cuda", dtype=torch.bfloat16, enabled=precision == "bf16", cache_enabled="graph" not in modes)
-
-    def step():
-        sgd.zero_grad(set_to_none=True)
-        with half:
-            value = loss(forward(x), y)
-        value.backward()
-        sgd.step()
-
-    if "graph" not in modes:
+    graph = "graph" in modes
+    step = make_step(forward, loss, x, y, sgd, precision, graph)
+    if not graph:
         return step
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(5):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    # The graph's tensors live as long as the closure does.
-    return lambda keep=(model, sgd, x, y): graph.replay()
+    return captured(step, torch.cuda.Stream(), 5, (model, sgd, x, y))
 
 
+prepare = in_stride(build)
 current = None
 
 

@@ -9,7 +9,6 @@ sum gradients by NCCL: ddp (DistributedDataParallel), ddp-compile (with torch.co
 card has the optimizer's state of a part of the parameters). dp is torch.nn.DataParallel: the first process drives all cards, and the others wait.
 """
 
-import functools
 import json
 import os
 import sys
@@ -22,19 +21,10 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from torch_nets import WORKLOADS
+from torch_step import SGD, captured, in_stride, make_step, settle
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-SGD = {"lr": 0.01, "momentum": 0.9}
 ROOM_FOR_ALL = 128e9  # bytes of a card that has room for the large network in all modes, and for ours beside them
-
-
-@functools.cache
-def prepare(workload, size, mode, precision):
-    """The function that does one step, in its stride."""
-    step = build(workload, size, mode, precision)
-    for _ in range(3):
-        step()
-    return step
 
 
 def sums(size):
@@ -45,23 +35,13 @@ def sums(size):
         for _ in range(10):
             dist.all_reduce(x)
 
-    with torch.cuda.stream(side):
-        repeat()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=side):
-        repeat()
-    return lambda keep=x: graph.replay()
+    return captured(repeat, side, 1, x)
 
 
 def build(workload, size, mode, precision):
     if workload == "allreduce":
         return sums(size)
-    exact = precision == "fp32"
-    torch.backends.cuda.matmul.allow_tf32 = not exact
-    torch.backends.cudnn.allow_tf32 = not exact
-    torch.backends.cudnn.benchmark = True
-    torch.manual_seed(1)
+    settle(precision)
     network, shape, classes = WORKLOADS[workload]
     model, loss = network().cuda(), nn.CrossEntropyLoss()
     if mode == "dp":
@@ -69,39 +49,26 @@ def build(workload, size, mode, precision):
     else:
         share = size // WORLD
     x, y = torch.randn(share, *shape).cuda(), torch.randint(0, classes, (share,)).cuda()
-    side = torch.cuda.Stream() if mode == "ddp-graph" else torch.cuda.current_stream()
+    graph = mode == "ddp-graph"
+    side = torch.cuda.Stream() if graph else torch.cuda.current_stream()
     if mode != "dp":
         with torch.cuda.stream(side):
             model = DistributedDataParallel(
-                model, device_ids=[RANK], gradient_as_bucket_view=True, static_graph=mode != "ddp-graph"
+                model, device_ids=[RANK], gradient_as_bucket_view=True, static_graph=not graph
             )
     forward = torch.compile(model) if mode == "ddp-compile" else model
     if mode == "zero1":
         sgd = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.SGD, **SGD)
     else:
         sgd = torch.optim.SGD(model.parameters(), fused=True, **SGD)
-    half = torch.autocast("cuda", dtype=torch.bfloat16, enabled=precision == "bf16", cache_enabled=mode != "ddp-graph")
-
-    def step():
-        sgd.zero_grad(set_to_none=True)
-        with half:
-            value = loss(forward(x), y)
-        value.backward()
-        sgd.step()
-
-    if mode != "ddp-graph":
+    step = make_step(forward, loss, x, y, sgd, precision, graph)
+    if not graph:
         return step
-    with torch.cuda.stream(side):
-        for _ in range(11):  # DDP rebuilds its buckets and wants some more steps before a capture
-            step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=side):
-        step()
-    # The graph's tensors live as long as the closure does.
-    return lambda keep=(model, sgd, x, y): graph.replay()
+    # DDP rebuilds its buckets and wants some more steps before a capture.
+    return captured(step, side, 11, (model, sgd, x, y))
 
 
+prepare = in_stride(build)
 current = None
 
 
