@@ -114,6 +114,20 @@ func (l *loss) logNorm(n int, t []float32) (norm, sum float64) {
 	return float64(largest) + math.Log(sum), sum
 }
 
+// of is the loss of row n, which is not ignored, from what logNorm gave.
+func (l *loss) of(n int, norm float64) float32 {
+	z, y := l.logits[n*l.classes:(n+1)*l.classes], l.labels[n]
+	loss := l.hit * float64(l.weights[y]) * (norm - float64(z[y]))
+	if l.spread != 0 {
+		sum := 0.0
+		for c, w := range l.weights {
+			sum += float64(w) * (norm - float64(z[c]))
+		}
+		loss += l.spread * sum
+	}
+	return float32(loss)
+}
+
 func (b *builder) crossEntropy(s *ir.Step, op ir.CrossEntropy) (step, error) {
 	l, err := b.loss(s, op.Smoothing, op.Ignore)
 	if err != nil {
@@ -126,22 +140,12 @@ func (b *builder) crossEntropy(s *ir.Step, op ir.CrossEntropy) (step, error) {
 	do := b.rowwise(len(out), len(l.logits)*perElement, l.classes, func(lo, hi int, t []float32) {
 		t = t[:l.classes]
 		for n := lo; n < hi; n++ {
-			y := l.labels[n]
-			if y == l.ignore {
+			if l.labels[n] == l.ignore {
 				out[n] = 0
 				continue
 			}
 			norm, _ := l.logNorm(n, t)
-			z := l.logits[n*l.classes : (n+1)*l.classes]
-			loss := l.hit * float64(l.weights[y]) * (norm - float64(z[y]))
-			if l.spread != 0 {
-				sum := 0.0
-				for c, w := range l.weights {
-					sum += float64(w) * (norm - float64(z[c]))
-				}
-				loss += l.spread * sum
-			}
-			out[n] = float32(loss)
+			out[n] = l.of(n, norm)
 		}
 	})
 	return l.checked(do), nil
@@ -150,6 +154,8 @@ func (b *builder) crossEntropy(s *ir.Step, op ir.CrossEntropy) (step, error) {
 // crossEntropyGrad: with p = softmax(z), logit k of a row has the gradient, times the row's dloss,
 //
 //	p[k] ((1-S) w[y] + S/C sum_c w[c]) - (1-S) w[y] [k=y] - S/C w[k]
+//
+// The losses themselves take no more than what p takes anyway.
 func (b *builder) crossEntropyGrad(s *ir.Step, op ir.CrossEntropyGrad) (step, error) {
 	l, err := b.loss(s, op.Smoothing, op.Ignore)
 	if err != nil {
@@ -160,6 +166,12 @@ func (b *builder) crossEntropyGrad(s *ir.Step, op ir.CrossEntropyGrad) (step, er
 		return nil, err
 	}
 	dloss, dx := m[0], m[1]
+	var losses []float32 // if they are wanted
+	if s.Epilogue.Losses {
+		if losses, err = b.contiguous(s.Out[1]); err != nil {
+			return nil, err
+		}
+	}
 	do := b.rowwise(len(dloss), len(dx)*perElement, 0, func(lo, hi int, _ []float32) {
 		total := 0.0
 		if l.spread != 0 {
@@ -172,9 +184,15 @@ func (b *builder) crossEntropyGrad(s *ir.Step, op ir.CrossEntropyGrad) (step, er
 			y, g := l.labels[n], float64(dloss[n])
 			if y == l.ignore {
 				clear(d)
+				if losses != nil {
+					losses[n] = 0
+				}
 				continue
 			}
-			_, sum := l.logNorm(n, d)
+			norm, sum := l.logNorm(n, d)
+			if losses != nil {
+				losses[n] = l.of(n, norm)
+			}
 			hit := l.hit * float64(l.weights[y])
 			p := d[y]
 			l.kernels.Mul.VS(d, d, float32(g*(hit+l.spread*total)/sum))

@@ -313,10 +313,8 @@ func (p *part) lifetimes() {
 // outputs lists the values that u leaves in memory.
 func (p *part) outputs(u *unit) []*Value {
 	if !isFused(u) {
-		for _, second := range []*Value{u.sums, u.places} {
-			if second != nil {
-				return []*Value{u.result, second}
-			}
+		if u.second != nil {
+			return []*Value{u.result, u.second}
 		}
 		return []*Value{u.result}
 	}

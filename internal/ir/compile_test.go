@@ -96,6 +96,47 @@ func TestTrainingStepFuses(t *testing.T) {
 	}
 }
 
+// TestLossesWithTheirGradient: cross entropies and their gradient are one step, unless one needs the other, or they are of different things.
+func TestLossesWithTheirGradient(t *testing.T) {
+	logits, labels := &Slot{Region: Input, Shape: Of(8, 3)}, &Slot{Region: Input, Offset: 24, Shape: Of(8), DType: I32}
+	losses, grad := &Slot{Region: Output, Shape: Of(8)}, &Slot{Region: Output, Offset: 8, Shape: Of(8, 3)}
+	for _, c := range []struct {
+		name string
+		make func(g *Graph, x, y, w *Value) (loss, up *Value)
+		want string
+	}{
+		{"together", func(g *Graph, x, y, w *Value) (loss, up *Value) {
+			return g.Add(CrossEntropy{Ignore: 1}, nil, x, y, w), g.Const(1, 8)
+		}, "CrossEntropyGrad"},
+		{"the gradient of a function of the losses", func(g *Graph, x, y, w *Value) (loss, up *Value) {
+			l := g.Add(CrossEntropy{Ignore: 1}, nil, x, y, w)
+			return l, g.Map(Tanh, l)
+		}, "CrossEntropy Fused CrossEntropyGrad"},
+		{"another smoothing", func(g *Graph, x, y, w *Value) (loss, up *Value) {
+			return g.Add(CrossEntropy{Ignore: 1, Smoothing: 0.5}, nil, x, y, w), g.Const(1, 8)
+		}, "CrossEntropy CrossEntropyGrad"},
+		{"other weights", func(g *Graph, x, y, w *Value) (loss, up *Value) {
+			return g.Add(CrossEntropy{Ignore: 1}, nil, x, y, g.Data([]float32{1, 2, 3}, 3)), g.Const(1, 8)
+		}, "CrossEntropy CrossEntropyGrad"},
+	} {
+		var g Graph
+		x, y, w := g.Read(logits), g.Read(labels), g.Const(1, 3)
+		loss, up := c.make(&g, x, y, w)
+		g.Store(losses, loss)
+		g.Store(grad, g.Add(CrossEntropyGrad{Ignore: 1}, nil, x, y, w, up))
+		p, err := Compile(c.name, [NumRegions]int{Input: 32, Output: 32}, Target{}, Part{Graph: &g})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := kinds(p); got != c.want {
+			t.Errorf("%s: steps are %s, want %s\n%s", c.name, got, c.want, p)
+		}
+		if last := p.Steps[len(p.Steps)-1]; last.Epilogue.Losses != (len(p.Steps) == 1) || len(p.Steps) == 1 && last.Out[1].Region != Output {
+			t.Errorf("%s: the losses are not beside their gradient:\n%s", c.name, p)
+		}
+	}
+}
+
 func TestStoreThatSwapsSlots(t *testing.T) {
 	a := &Slot{Region: Params, Name: "a", Shape: Of(8)}
 	b := &Slot{Region: Params, Name: "b", Offset: 64, Shape: Of(8)}

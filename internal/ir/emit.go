@@ -42,13 +42,16 @@ func (p *part) emit() {
 				s.Epilogue.Mask = len(s.In)
 				s.In = append(s.In, p.operand(*u.mask))
 			}
-			if u.places != nil {
-				s.Epilogue.Places = true
-				s.Out = append(s.Out, p.operand(wholeView(u.places)))
-			}
-			if u.sums != nil {
-				s.Epilogue.Sums = true
-				s.Out = append(s.Out, p.operand(wholeView(u.sums)))
+			if u.second != nil {
+				s.Out = append(s.Out, p.operand(wholeView(u.second)))
+				switch u.op.(type) {
+				case Pool2d:
+					s.Epilogue.Places = true
+				case CrossEntropyGrad:
+					s.Epilogue.Losses = true
+				default:
+					s.Epilogue.Sums = true
+				}
 			}
 			p.add(s)
 		}

@@ -55,8 +55,8 @@ func (l *ledger) cost(u *unit) (words int) {
 	made := u.members
 	if !isFused(u) {
 		made = []*Value{u.result}
-		if u.sums != nil {
-			made = append(made, u.sums)
+		if u.second != nil {
+			made = append(made, u.second)
 		}
 	}
 	for _, v := range made {

@@ -15,8 +15,7 @@ type unit struct {
 	bias    *view    // the epilogue's vector
 	relu    bool
 	mask    *view    // where it is 0 or less, so is the result
-	sums    *Value   // a second result: the sums of the first operand's rows
-	places  *Value   // a second result: the places of what is largest
+	second  *Value   // a second result: what the epilogue's Sums, Places or Losses say
 	needs   []*Value // what it reads from memory, and what it read before a merge made it its own
 	after   []*unit  // units that must run before this one though it reads nothing of theirs
 	max     int      // largest ID of what it computes
@@ -76,6 +75,7 @@ func fuse(g *Graph, target Target) *fuser {
 		if u := f.unit[v]; u != nil && u.root == v {
 			f.takeSums(u)
 			f.takePlaces(u)
+			f.takeLosses(u)
 			f.takeMasked(u)
 		}
 	}
@@ -252,7 +252,7 @@ func (f *fuser) takeSums(r *unit) {
 	rows, columns := 1-op.Axes[0], op.Axes[0]
 	for _, c := range f.g.Values {
 		u := f.unit[c]
-		if _, ok := c.Op.(MatMul); !ok || u == nil || u.root != c || u.sums != nil || len(c.Shape) != 2 {
+		if _, ok := c.Op.(MatMul); !ok || u == nil || u.root != c || u.second != nil || len(c.Shape) != 2 {
 			continue
 		}
 		a := f.views[c.Args[0]]
@@ -263,8 +263,7 @@ func (f *fuser) takeSums(r *unit) {
 		if f.search++; f.reaches(u, r) {
 			continue // the product needs the sums
 		}
-		u.sums = r.root
-		f.unit[r.root] = u
+		f.takeSecond(u, r.root)
 		u.max = max(u.max, r.max)
 		return
 	}
@@ -308,8 +307,7 @@ func (f *fuser) takeMasked(u *unit) {
 		delete(f.unit, le)
 	}
 	if sums != nil {
-		u.sums = sums
-		f.unit[sums] = u
+		f.takeSecond(u, sums)
 		u.max = max(u.max, sums.ID)
 	}
 }
@@ -322,11 +320,34 @@ func (f *fuser) takePlaces(u *unit) {
 	}
 	for _, c := range f.consumers[u.root.Args[0].ID] {
 		if op, ok := c.Op.(PoolPlaces); ok && op.Pool == pool.Pool && f.unit[c].root == c {
-			u.places = c
-			f.unit[c] = u
+			f.takeSecond(u, c)
 			return
 		}
 	}
+}
+
+// takeLosses lets the gradient of cross entropies compute these as well, in one pass over the logits, where it does not need them first.
+func (f *fuser) takeLosses(u *unit) {
+	grad, ok := u.root.Op.(CrossEntropyGrad)
+	if !ok {
+		return
+	}
+	for _, c := range f.consumers[u.root.Args[0].ID] {
+		l := f.unit[c]
+		if op, ok := c.Op.(CrossEntropy); !ok || op != CrossEntropy(grad) || l.result != c || !slices.Equal(c.Args, u.root.Args[:len(c.Args)]) {
+			continue
+		}
+		if f.search++; !f.reaches(u, l) {
+			f.takeSecond(u, c)
+		}
+		return
+	}
+}
+
+// takeSecond makes v, which had a unit of its own, a unit's second result.
+func (f *fuser) takeSecond(u *unit, v *Value) {
+	u.second = v
+	f.unit[v] = u
 }
 
 // takeRounding lets a step write its result as halves.

@@ -1,7 +1,7 @@
 package ir
 
 // Plain returns steps that do together what s does, with no more of an epilogue than bias and relu: first the product alone, then a loop
-// that applies the mask in place, then the sums; or a pooling and then its places. It is for backends that have nothing better, and says what those words mean. A step without
+// that applies the mask in place, then the sums; or a pooling and then its places; or losses and then their gradient. It is for backends that have nothing better, and says what those words mean. A step without
 // them is returned as it is.
 func (s *Step) Plain() []Step {
 	e := s.Epilogue
@@ -10,6 +10,12 @@ func (s *Step) Plain() []Step {
 		pool.Out, pool.Epilogue = s.Out[:1], Epilogue{}
 		places.Op, places.Out, places.Epilogue = PoolPlaces{s.Op.(Pool2d).Pool}, s.Out[1:], Epilogue{}
 		return []Step{pool, places}
+	}
+	if e.Losses {
+		losses, grad := *s, *s
+		losses.Op, losses.In, losses.Out, losses.Epilogue = CrossEntropy(s.Op.(CrossEntropyGrad)), s.In[:3:3], s.Out[1:], Epilogue{}
+		grad.Out, grad.Epilogue = s.Out[:1:1], Epilogue{}
+		return []Step{losses, grad}
 	}
 	if e.Mask == 0 && !e.Sums {
 		return []Step{*s}

@@ -76,6 +76,9 @@ func (p *Program) String() string {
 		if s.Epilogue.Places {
 			b.WriteString(" places")
 		}
+		if s.Epilogue.Losses {
+			b.WriteString(" losses")
+		}
 		if s.Epilogue.Sums {
 			b.WriteString(" sums")
 		}

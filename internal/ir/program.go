@@ -68,7 +68,7 @@ type Loop struct {
 //	Reduce       Loop makes the element, in its last register; Out[0] has the loop's shape with Axes of extent 1.
 //	MatMul       In[0] x In[1] (any strides) -> Out[0] (inner stride 1), then Epilogue; with its Sums there are two matrices, and Out[1].
 //	Conv2d       In[0], In[1] contiguous -> Out[0] contiguous, then Epilogue. Contiguous in the order of the shape, with channels last too.
-//	Pool2d       as in the Graph; with the Epilogue's Places there is Out[1].
+//	Pool2d       as in the Graph; with the Epilogue's Places there is Out[1]. So there is with the Losses of CrossEntropyGrad.
 //	Collective   see there.
 //	Copy         Out[0] = In[0], any strides; types may differ where one is a half.
 //	others       as in the Graph: In are the arguments, Out[0] the result. All are contiguous, except that Concat and Unslice take
@@ -96,6 +96,8 @@ type Epilogue struct {
 	// Conv2dGradW: the mask is for dy, In[1], and the step may change that; the sums are dy's, one a channel.
 	// Of Pool2d only.
 	Places bool // Out[1] is what PoolPlaces makes of In[0] and the same window
+	// Of CrossEntropyGrad only.
+	Losses bool // Out[1] is what CrossEntropy makes of the same logits, labels and weights
 }
 
 // Ops that exist in programs only.

@@ -92,6 +92,9 @@ func (s *Step) verifyEpilogue() error {
 	if e.Places && (len(s.Out) != 2 || s.Out[1].DType != I32 || !s.Out[1].Contiguous()) {
 		return fmt.Errorf("places in %v", s.Out[1:])
 	}
+	if e.Losses && (len(s.Out) != 2 || !s.Out[1].Shape.Equal(s.In[1].Shape) || !s.Out[1].Contiguous()) {
+		return fmt.Errorf("losses of labels %s in %v", s.In[1].Shape, s.Out[1:])
+	}
 	if e.Mask == 0 && !e.Sums {
 		return nil
 	}

@@ -55,16 +55,16 @@ func (b *planner) softmaxGrad(s *ir.Step, op ir.SoftmaxGrad) error {
 }
 
 func (b *planner) crossEntropy(s *ir.Step, op ir.CrossEntropy) error {
-	return b.loss(s, "crossEntropy", op.Smoothing, op.Ignore)
+	return b.loss(s, op.Smoothing, op.Ignore)
 }
 
 func (b *planner) crossEntropyGrad(s *ir.Step, op ir.CrossEntropyGrad) error {
-	return b.loss(s, "crossEntropyGrad", op.Smoothing, op.Ignore)
+	return b.loss(s, op.Smoothing, op.Ignore)
 }
 
-// loss launches a cross entropy or its gradient.
-func (b *planner) loss(s *ir.Step, function string, smoothing float64, ignore int) error {
-	if err := contiguous(slices.Concat(s.In, s.Out[:1])...); err != nil {
+// loss launches cross entropies, their gradient, or both.
+func (b *planner) loss(s *ir.Step, smoothing float64, ignore int) error {
+	if err := contiguous(slices.Concat(s.In, s.Out)...); err != nil {
 		return err
 	}
 	rows, columns := s.In[0].Shape[0], s.In[0].Shape[1]
@@ -76,15 +76,20 @@ func (b *planner) loss(s *ir.Step, function string, smoothing float64, ignore in
 	}
 	params := []string{reads(s.In[0], "logits"), reads(s.In[1], "labels"), reads(s.In[2], "weights")}
 	args := []place{at(s.In[0]), at(s.In[1]), at(s.In[2])}
-	last := ""
+	params, args = append(params, writes(s.Out[0], "out")), append(args, at(s.Out[0]))
+	function, more, results := "crossEntropy", "", "out"
 	if len(s.In) == 4 {
-		params, args, last = append(params, reads(s.In[3], "dloss")), append(args, at(s.In[3])), "dloss, "
+		params, args = append(params, reads(s.In[3], "dloss")), append(args, at(s.In[3]))
+		function, more, results = "crossEntropyGrad", fmt.Sprintf(", %t", s.Epilogue.Losses), "dloss, out, (float *)nullptr"
 	}
-	params = append(params, writes(s.Out[0], "out"), "u64 *word")
-	args = append(args, at(s.Out[0]), b.guard(s.In[1], ir.CheckIndex{Bound: columns, Ignore: ignore, What: "label"}))
+	if s.Epilogue.Losses {
+		params, args, results = append(params, writes(s.Out[1], "losses")), append(args, at(s.Out[1])), "dloss, out, losses"
+	}
+	params = append(params, "u64 *word")
+	args = append(args, b.guard(s.In[1], ir.CheckIndex{Bound: columns, Ignore: ignore, What: "label"}))
 	g := team(columns)
-	text := fmt.Sprintf("%s    %s<%d, %d, %d, %t>(logits, labels, weights, %sout, word, %d, %s, %s);\n}\n", waiting(params...), function,
-		rows, columns, g, smoothing != 0, last, int32(ignore), literal(float32(1-smoothing)), literal(float32(smoothing/float64(columns))))
+	text := fmt.Sprintf("%s    %s<%d, %d, %d, %t%s>(logits, labels, weights, %s, word, %d, %s, %s);\n}\n", waiting(params...), function,
+		rows, columns, g, smoothing != 0, more, results, int32(ignore), literal(float32(1-smoothing)), literal(float32(smoothing/float64(columns))))
 	b.launch(b.kernel(function, text, "rows"), blocks(rows, threads/g), args...)
 	return nil
 }

@@ -447,10 +447,12 @@ func lastCases() []testCase {
 func lossCases() []testCase {
 	loss := func(b *draft, smoothing float64, ignore, n, c int) {
 		b.floor = 1e-9 // the loss of one class is 0
-		logits, labels, weights := b.in(normal, n, c), b.ints(c, n), b.in(positive, c)
-		b.out(b.Add(ir.CrossEntropy{Smoothing: smoothing, Ignore: ignore}, nil, logits, labels, weights))
-		dloss := b.in(normal, n)
-		b.out(b.Add(ir.CrossEntropyGrad{Smoothing: smoothing, Ignore: ignore}, nil, logits, labels, weights, dloss))
+		labels, weights, dloss := b.ints(c, n), b.in(positive, c), b.in(normal, n)
+		x := [3]*ir.Value{b.in(normal, n, c), b.in(normal, n, c), b.in(normal, n, c)}
+		for _, logits := range [...][2]*ir.Value{{x[0], x[0]}, {x[1], x[2]}} { // in one step, and in two
+			b.out(b.Add(ir.CrossEntropy{Smoothing: smoothing, Ignore: ignore}, nil, logits[0], labels, weights))
+			b.out(b.Add(ir.CrossEntropyGrad{Smoothing: smoothing, Ignore: ignore}, nil, logits[1], labels, weights, dloss))
+		}
 	}
 	var cases []testCase
 	for _, c := range []struct {

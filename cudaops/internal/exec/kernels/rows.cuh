@@ -128,34 +128,39 @@ template <u64 N, int C, int G, class X> struct Loss {
         row.total(label, m, rest);
         at = counts ? expf((float)logits[n * C + label] - m) : 0.f;
     }
+    // put writes the loss. hit is 1 - smoothing, SMOOTH whether there is any, spread = smoothing / C.
+    template <bool SMOOTH, class W, class Y>
+    __device__ __forceinline__ void put(Y *out, const X *logits, const W *weights, float hit, float spread) const {
+        float sum = 0.f;
+        const float norm = logf(at + rest);
+        if constexpr (SMOOTH) {
+            row.each([&](int c, float z) { sum += (float)weights[c] * (m - z + norm); });
+            sum = Team<G>::template all<Sum>(sum);
+        }
+        if (n >= N || Team<G>::lane() != 0) return;
+        float loss = 0.f;
+        if (counts) {
+            const float own = at > 0.25f ? log1pf(rest / at) : m - (float)logits[n * C + label] + norm;
+            loss = hit * (float)weights[label] * own + spread * sum;
+        }
+        out[n] = Y(loss);
+    }
 };
 
-// hit is 1 - smoothing, SMOOTH whether there is any, spread = smoothing / C.
 template <u64 N, int C, int G, bool SMOOTH, class X, class W, class Y>
 __device__ __forceinline__ void crossEntropy(const X *logits, const int *labels, const W *weights, Y *out, u64 *word, int ignore,
                                              float hit, float spread) {
     const Loss<N, C, G, X> l(logits, labels, ignore, word);
-    float sum = 0.f;
-    const float norm = logf(l.at + l.rest);
-    if constexpr (SMOOTH) {
-        l.row.each([&](int c, float z) { sum += (float)weights[c] * (l.m - z + norm); });
-        sum = Team<G>::template all<Sum>(sum);
-    }
-    if (l.n >= N || Team<G>::lane() != 0) return;
-    float loss = 0.f;
-    if (l.counts) {
-        const float own = l.at > 0.25f ? log1pf(l.rest / l.at) : l.m - (float)logits[l.n * C + l.label] + norm;
-        loss = hit * (float)weights[l.label] * own + spread * sum;
-    }
-    out[l.n] = Y(loss);
+    l.template put<SMOOTH>(out, logits, weights, hit, spread);
 }
 
 // With p = softmax(z), logit k of a row has the gradient, times the row's dloss,
-// p[k] (hit w[y] + spread sum_c w[c]) - hit w[y] [k=y] - spread w[k].
-template <u64 N, int C, int G, bool SMOOTH, class X, class W, class L, class Y>
-__device__ __forceinline__ void crossEntropyGrad(const X *logits, const int *labels, const W *weights, const L *dloss, Y *dx,
+// p[k] (hit w[y] + spread sum_c w[c]) - hit w[y] [k=y] - spread w[k]. Losses are written as well if they are wanted.
+template <u64 N, int C, int G, bool SMOOTH, bool LOSSES, class X, class W, class L, class Y, class Z>
+__device__ __forceinline__ void crossEntropyGrad(const X *logits, const int *labels, const W *weights, const L *dloss, Y *dx, Z *losses,
                                                  u64 *word, int ignore, float hit, float spread) {
     const Loss<N, C, G, X> l(logits, labels, ignore, word);
+    if constexpr (LOSSES) l.template put<SMOOTH>(losses, logits, weights, hit, spread);
     float total = 0.f;
     if constexpr (SMOOTH) {
         l.row.each([&](int c, float) { total += (float)weights[c]; });

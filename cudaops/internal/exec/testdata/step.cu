@@ -3,9 +3,9 @@ extern "C" __global__ void __launch_bounds__(256) matMul0(const float *x, const 
     product<MatMul<1, 32, 10, 20, 20, 1, 0, 1, 20, 0, 10, 1, 0, true, false, float, float, float, float>, 1>({x, y, bias, out}, nullptr);
 }
 
-extern "C" __global__ void __launch_bounds__(256) crossEntropy1(const float *logits, const int *labels, const float *weights, float *out, u64 *word, int late) {
+extern "C" __global__ void __launch_bounds__(256) crossEntropyGrad1(const float *logits, const int *labels, const float *weights, float *out, const float *dloss, float *losses, u64 *word, int late) {
     const Turn turn(late);
-    crossEntropy<32, 10, 16, false>(logits, labels, weights, out, word, -100, 0x1p+00f, 0x0p+00f);
+    crossEntropyGrad<32, 10, 16, false, true>(logits, labels, weights, dloss, out, losses, word, -100, 0x1p+00f, 0x0p+00f);
 }
 
 struct sum2Loop {
@@ -24,11 +24,6 @@ extern "C" __global__ void __launch_bounds__(256) sum2(const float *a0, float *o
     const Turn turn(late);
     const sum2Loop f = {a0};
     rows<Sum, 8, 4, u32, 1, 32, 1>(f, out);
-}
-
-extern "C" __global__ void __launch_bounds__(256) crossEntropyGrad3(const float *logits, const int *labels, const float *weights, const float *dloss, float *out, u64 *word, int late) {
-    const Turn turn(late);
-    crossEntropyGrad<32, 10, 16, false>(logits, labels, weights, dloss, out, word, -100, 0x1p+00f, 0x0p+00f);
 }
 
 extern "C" __global__ void __launch_bounds__(256) matMul_f787b998(const float *x, const float *y, float *out, int late) {
@@ -53,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(256) sum_95778087(const float *a0, 
     columns<Sum, 16, 1, u32, 10, 32, 1>(f, out);
 }
 
-extern "C" __global__ void __launch_bounds__(256) fused4(const float *a0, const float *a1, float *o0, int late) {
+extern "C" __global__ void __launch_bounds__(256) fused3(const float *a0, const float *a1, float *o0, int late) {
     const Turn turn(late);
     for (u32 i = ((u32)blockIdx.x * 256 + threadIdx.x) * 4; i < 200; i += (u32)gridDim.x * 1024) {
         const Vec<4> r0 = loadv<4>(a0 + (i));
@@ -70,11 +65,10 @@ extern "C" __global__ void __launch_bounds__(256) fused4(const float *a0, const 
 }
 
 // step 0: matMul0 on 1x1 input+0 params+0 params+256 work+0
-// step 1: crossEntropy1 on 2x1 work+0 input+640 consts+0 work+320 control+4
-// step 2: sum2 on 1x1 work+320 output+0
-// step 3: crossEntropyGrad3 on 2x1 work+0 input+640 consts+0 consts+64 work+320 control+6
-// step 4: matMul_f787b998 on 1x1 work+320 input+0 grads+0
-// step 4: sum_95778087 on 1x1 work+320 grads+256
-// collective, step 5
-// step 6: fused4 on 1x1 grads+0 params+0 params+0
+// step 1: crossEntropyGrad1 on 2x1 work+0 input+640 consts+0 work+320 consts+64 work+640 control+4
+// step 2: sum2 on 1x1 work+640 output+0
+// step 3: matMul_f787b998 on 1x1 work+320 input+0 grads+0
+// step 3: sum_95778087 on 1x1 work+320 grads+256
+// collective, step 4
+// step 5: fused3 on 1x1 grads+0 params+0 params+0
 // end
