@@ -247,7 +247,7 @@ func linkBreaks(t *testing.T) {
 		if r.peers.Rank() == 0 {
 			return errors.Join(r.exchange(p, make([]float32, 4)), r.link.Err())
 		}
-		err := r.peers.Collective(context.Background(), ir.Collective{}, nil)
+		err := r.peers.Collective(context.Background(), ir.Collective{}, new(exec.Ballot)[:])
 		r.group.Abort(gone)
 		return err
 	})
@@ -303,6 +303,60 @@ func (l *sevens) TakesTurns([]exec.Collective) bool { return false }
 func (l *sevens) Begin()                            {}
 func (l *sevens) End(cuda.Stream) error             { return nil }
 func (l *sevens) Err() error                        { return nil }
+
+// TestLinkedContest: cards that exchange come to one arrangement of their programs' graphs, also where one has loaded its program again
+// after some runs; then no run is timed any more.
+func TestLinkedContest(t *testing.T) {
+	if !fakecuda.In(t, fakecuda.Config{Cards: []int64{1024, 1024}, Kernels: true, Env: map[string]string{"FAKE_CUDA_MAJOR": "9"}}) {
+		return
+	}
+	const n, each, all = 12, 10, 120
+	p := exchanger(t, n, ir.Collective{Kind: ir.AllReduce})
+	err := errors.Join(onRanks(t, []int{0, 1}, func(r *rank) (err error) {
+		m, err := r.dev.Alloc(4 * n)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, m.Free()) }()
+		load := func() (ir.Executable, error) { return r.dev.Load(p, [ir.NumRegions]ir.DeviceMemory{ir.Grads: m}) }
+		e, err := load()
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, e.Close()) }()
+		for run := range all {
+			if run == each && r.peers.Rank() == 1 {
+				if err := e.Close(); err != nil {
+					return err
+				}
+				if e, err = load(); err != nil {
+					return err
+				}
+			}
+			x := slices.Repeat([]float32{float32(run + r.peers.Rank())}, n)
+			if err := m.Write(0, ir.Bytes(x)); err != nil {
+				return err
+			}
+			if err := e.Run(context.Background(), &ir.Runtime{Comm: r.peers}); err != nil {
+				return err
+			}
+			if err := m.Read(0, ir.Bytes(x)); err != nil {
+				return err
+			}
+			if want := float32(2*run + 1); x[n-1] != want {
+				return fmt.Errorf("run %d: the sum is %v, want %v", run, x[n-1], want)
+			}
+		}
+		return nil
+	})...)
+	if err != nil {
+		t.Error(err)
+	}
+	timed := fakecuda.Count(fakecuda.Calls(t), "cuEventElapsedTime")
+	if timed == 0 || timed > all {
+		t.Errorf("of %d runs of each card %d were timed", all, timed)
+	}
+}
 
 // TestLinkInGraphs: within a captured graph, whose tasks the fake does in any order that the edges allow, a collective comes after what it
 // sums and before what needs the sum.

@@ -30,12 +30,12 @@ const (
 func (e *Exec) arrange() error {
 	switch value := os.Getenv(BranchesVariable); {
 	case value == "off":
-		e.contest.among = []int{inChain}
-	case value == "on" || e.card.Major < hopper || len(e.parts) > 1:
+		e.contest = newContest(inChain)
+	case value == "on" || e.careful || e.card.Major < hopper || len(e.parts) > 1:
 		// Nothing is launched early, or what the host does within a run takes longer than what there is to win.
-		e.contest.among = []int{inBranches}
+		e.contest = newContest(inBranches)
 	default:
-		e.contest.among = []int{inChain, inBranches}
+		e.contest = newContest(inChain, inBranches)
 	}
 	if e.careful {
 		return nil // there are no graphs

@@ -95,23 +95,3 @@ func TestOvertakingKeepsTheOrderOfConflicts(t *testing.T) {
 func sameTask(a, b task) bool {
 	return a.step == b.step && slices.Equal(a.on, b.on) && slices.Equal(a.more, b.more)
 }
-
-func TestContest(t *testing.T) {
-	c := contest{among: []int{inChain, inBranches}}
-	for run := range uint64(2 * rounds) {
-		if c.over() {
-			t.Fatalf("over before run %d", run)
-		}
-		ms := 1.0
-		if c.turn(run) == inBranches {
-			ms = 1.2
-			if run == 5 {
-				ms = 0.9
-			}
-		}
-		c.note(c.turn(run), ms)
-	}
-	if !c.over() || c.turn(0) != inBranches || c.turn(1) != inBranches {
-		t.Errorf("after the last run among %v, want the one with the least time", c.among)
-	}
-}

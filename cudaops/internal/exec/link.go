@@ -32,13 +32,15 @@ type Collective struct {
 
 var errNoComm = errors.New("the program exchanges with other ranks, and the run has no Comm to meet them by")
 
-// agree waits until all ranks are about to meet on their cards. Who fails does so here, or before.
+// agree waits until all ranks are about to meet on their cards, and lets them decide how the next run is arranged. Who fails does so here, or before.
 func (e *Exec) agree(ctx context.Context, comm ir.Comm) error {
 	if comm == nil {
 		return errNoComm
 	}
-	if err := comm.Collective(ctx, ir.Collective{Kind: ir.AllReduce}, nil); err != nil {
+	ballots := e.contest.ballot()
+	if err := comm.Collective(ctx, ir.Collective{Kind: ir.AllReduce}, ballots); err != nil {
 		return fmt.Errorf("before the cards meet: %w", err)
 	}
+	e.contest.decide(ballots)
 	return nil
 }

@@ -23,13 +23,13 @@ func (e *Exec) run(ctx context.Context, rt *ir.Runtime) (s *slot, err error) {
 		e.image = int(e.runs % slots)
 	}
 	e.plan.write(e.control(e.image), rt)
-	stream, how, timed := e.shared, e.contest.turn(e.runs), false
+	stream, how, timed := e.shared, e.contest.now, false
 	if direct := e.careful || e.runs == 0; direct {
 		stream = e.card.Stream
 		err = e.join()
-	} else if err = e.capture(how); err == nil && !e.contest.over() {
-		timed = true
-		err = e.card.EventRecord(s.begun, stream)
+	} else {
+		timed = !e.contest.over()
+		err = e.capture(how)
 	}
 	if err != nil {
 		return nil, err
@@ -46,7 +46,11 @@ func (e *Exec) run(ctx context.Context, rt *ir.Runtime) (s *slot, err error) {
 			return
 		}
 		if timed {
+			e.contest.began(how)
 			err = e.card.EventRecord(s.ended, stream)
+		}
+		if !linked {
+			e.contest.decide(e.contest.ballot())
 		}
 		if err = errors.Join(err, e.card.EventRecord(s.done, stream)); err != nil {
 			return
@@ -71,6 +75,11 @@ func (e *Exec) run(ctx context.Context, rt *ir.Runtime) (s *slot, err error) {
 			}
 			linked = true
 			e.link.Begin()
+		}
+		if timed && i == 0 { // when the others have come
+			if err := e.card.EventRecord(s.begun, stream); err != nil {
+				return nil, err
+			}
 		}
 		if err := e.put(p, how, stream); err != nil {
 			return nil, err
@@ -129,7 +138,7 @@ func (e *Exec) finish(s *slot) error {
 			return err
 		}
 	}
-	if s.timed && !e.contest.over() {
+	if s.timed {
 		ms, err := e.card.EventElapsed(s.begun, s.ended)
 		if err != nil {
 			return err
