@@ -257,7 +257,7 @@ func cardsStart(ctx context.Context, b *bench) (err error) {
 			run: starts("python3", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", n, script, "--once", request)})
 	}
 	few := *b
-	few.sampling = sampling{runs: min(b.runs, 3)}
+	few.sampling = sampling{runs: min(b.runs, 3), cold: true}
 	_, err = few.compare(ctx, entrants...)
 	b.rows = few.rows
 	return err

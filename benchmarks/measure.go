@@ -12,6 +12,7 @@ import (
 type sampling struct {
 	runs    int           // samples
 	minTime time.Duration // of a sample
+	cold    bool          // a sample is one call, and nothing is warmed up
 }
 
 // timing is what was measured of a function.
@@ -54,6 +55,10 @@ func (c contender) then(end func() error) contender {
 func (s sampling) measure(ctx context.Context, contenders ...contender) ([]timing, error) {
 	size := make([]int, len(contenders)) // of a sample
 	for i, c := range contenders {
+		size[i] = 1
+		if s.cold {
+			continue
+		}
 		var err error
 		if size[i], err = s.warmUp(ctx, c); err != nil {
 			return nil, err

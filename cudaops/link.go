@@ -27,6 +27,7 @@ type link struct {
 	peers ir.Peers
 	left  *leftovers
 	done  cuda.Event // behind what the card has last been given to do together with others
+	met   exec.Meetings
 
 	mu     sync.Mutex
 	giving bool      // between Begin and End
@@ -198,6 +199,9 @@ func (l *link) Err() error {
 	defer l.mu.Unlock()
 	return l.err
 }
+
+// Meetings implements [exec.Link].
+func (l *link) Meetings() *exec.Meetings { return &l.met }
 
 // watch is the watchdog.
 func (l *link) watch() {

@@ -21,7 +21,10 @@ type realDevice struct {
 }
 
 func openReal(c *card, r *realCard) (ir.Device, error) {
+	var preparing sync.WaitGroup
+	preparing.Go(exec.Prepare) // while the card makes a context
 	shared, err := r.open()
+	preparing.Wait()
 	if err != nil {
 		return nil, fmt.Errorf("cudaops: open %s: %w", String(c.logical), err)
 	}

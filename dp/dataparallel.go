@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/tandem-train/tandem/cudaops"
 	"github.com/tandem-train/tandem/dp/comm"
 	"github.com/tandem-train/tandem/dp/data"
@@ -108,12 +110,13 @@ func (t *DataParallel) build(model nn.Module, loss nn.Loss, opt nn.Optimizer) er
 	if err := t.cfg.warnImbalance(); err != nil {
 		return err
 	}
-	if err := nn.Initialize(model, t.cfg.seed); err != nil {
-		return err
-	}
+	// To draw a large model's numbers takes about as long as to open cards.
+	var drawing errgroup.Group
+	drawing.Go(func() error { return nn.Initialize(model, t.cfg.seed) })
+	defer drawing.Wait() //nolint:errcheck // open has the error, if it came that far
 	t.compiler = nn.Compiler{Model: model, Loss: loss, Optimizer: opt, Clip: t.cfg.clip, Layout: layout, Scaled: t.cfg.precise == nn.FP16}
 	t.hyper = make([]float32, len(opt.Hyper()))
-	if err := t.open(); err != nil {
+	if err := t.open(drawing.Wait); err != nil {
 		return err
 	}
 	if t.cfg.ids[0] != Host {
@@ -146,8 +149,8 @@ func (t *DataParallel) checkPlacement(l *nn.Layout) error {
 	return nil
 }
 
-// open opens the devices, takes the arenas, and replicates the model.
-func (t *DataParallel) open() error {
+// open opens the devices, takes the arenas, and replicates the model, whose values are there when initialized returns.
+func (t *DataParallel) open(initialized func() error) error {
 	ids, first, ctx := t.cfg.ids, 0, context.Background()
 	if t.procs != nil {
 		var stop context.CancelFunc
@@ -160,22 +163,8 @@ func (t *DataParallel) open() error {
 		t.procs.facts = t.agreement()
 	}
 	t.shares = make([]data.Range, t.WorldSize())
-	threads := max(1, runtime.GOMAXPROCS(0)/len(ids))
-	for i, id := range ids {
-		r := &rank{index: first + i, comms: map[int]ir.Comm{}, execs: map[*ir.Program]*loaded{}, second: second{log: t.cfg.logger}}
-		if id == Host {
-			r.dev = host.Open(threads)
-		} else {
-			dev, err := cudaops.Open(id, threads)
-			if err != nil {
-				return errors.Join(err, t.free())
-			}
-			r.dev = dev
-		}
-		if t.cfg.wrap != nil {
-			r.dev = t.cfg.wrap(r.dev)
-		}
-		t.team.ranks = append(t.team.ranks, r)
+	if err := t.openRanks(first, ids); err != nil {
+		return errors.Join(err, t.free())
 	}
 	half, halves := t.cfg.precise.Half()
 	t.compiler.Copied = halves && ir.TraitsOf(t.team.ranks[0].dev).Halves
@@ -189,6 +178,9 @@ func (t *DataParallel) open() error {
 	err := t.linkCards(ctx)
 	if err == nil {
 		err = t.team.do(ctx, placeJob{t})
+	}
+	if err == nil {
+		err = initialized()
 	}
 	if err == nil {
 		err = t.push()
@@ -205,6 +197,36 @@ func (t *DataParallel) open() error {
 	if err != nil {
 		t.team.abort(err)
 		return errors.Join(err, t.Close())
+	}
+	return nil
+}
+
+// openRanks makes this process's ranks, of which the first has that number, and opens their devices, all at once: a card takes a while.
+func (t *DataParallel) openRanks(first int, ids []int) error {
+	threads := max(1, runtime.GOMAXPROCS(0)/len(ids))
+	var opening errgroup.Group
+	for i, id := range ids {
+		r := &rank{index: first + i, comms: map[int]ir.Comm{}, execs: map[*ir.Program]*loaded{}, second: second{log: t.cfg.logger}}
+		t.team.ranks = append(t.team.ranks, r)
+		if id == Host {
+			r.dev = host.Open(threads)
+			continue
+		}
+		opening.Go(func() error {
+			dev, err := cudaops.Open(id, threads)
+			if err == nil { // not a nil pointer in the interface
+				r.dev = dev
+			}
+			return err
+		})
+	}
+	if err := opening.Wait(); err != nil {
+		return err
+	}
+	if t.cfg.wrap != nil {
+		for _, r := range t.team.ranks {
+			r.dev = t.cfg.wrap(r.dev)
+		}
 	}
 	return nil
 }

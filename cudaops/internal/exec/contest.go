@@ -8,7 +8,7 @@ import (
 // contest finds the fastest arrangement by the first runs, which the card times. All arrangements give the same bits.
 //
 // Cards that exchange within a run wait for each other, so what a rank does makes the others slow or fast. Ranks therefore try the same arrangement
-// at the same time, and take the one that takes all of them together the least: before every run they add up their ballots. A rank that has
+// at the same time, and take the one that takes all of them together the least: before runs they add up their ballots. A rank that has
 // nothing to find out has an empty one. Nobody counts on others having made as many runs: programs may have been loaded at other times there.
 type contest struct {
 	among []int // arrangements; the only one, when it is over
@@ -26,7 +26,6 @@ const (
 )
 
 // Ballot is what a rank tells the others before a run: how long each arrangement takes, infinity while that is not known, and the one that it would try next.
-// It takes part in the meeting of the ranks that is there anyway.
 type Ballot [2 * numArrangements]float32
 
 func newContest(among ...int) contest {
@@ -58,12 +57,13 @@ func (c *contest) ballot() []float32 {
 	return c.own[:]
 }
 
-// decide takes the sum of all ranks' ballots: the contest is over when all times are known, else it says what comes next. In both, the first of equal ones counts.
-func (c *contest) decide(sum []float32) {
-	if c.over() {
-		return
-	}
+// decide takes the sum of all ranks' ballots: the contest is over when all times are known, else it says what comes next. In both, the first of equal ones
+// counts. It reports whether any rank had a wish.
+func (c *contest) decide(sum []float32) (wish bool) {
 	times, wishes := sum[:numArrangements], sum[numArrangements:]
+	if c.over() {
+		return slices.Max(wishes) > 0
+	}
 	fastest := c.among[0]
 	c.now = c.among[0]
 	known := true
@@ -79,6 +79,7 @@ func (c *contest) decide(sum []float32) {
 	if known {
 		c.among, c.now = []int{fastest}, fastest
 	}
+	return true
 }
 
 // began counts a run that is timed.

@@ -126,3 +126,52 @@ func TestContestOfUnequalRanks(t *testing.T) {
 		}
 	}
 }
+
+// TestMeetings: programs that take turns all find out what is fastest, and then ranks seldom bring ballots, all to the same meetings.
+func TestMeetings(t *testing.T) {
+	for programs := range 4 {
+		var pairs [][2]*contestant
+		for range programs + 1 {
+			pairs = append(pairs, [2]*contestant{rankOf(1, 1.2), rankOf(2, 1.5)})
+		}
+		var met [2]Meetings
+		brought := 0
+		const all, last = 2000, 500
+		for run := range all {
+			pair := pairs[run%len(pairs)]
+			ballots := met[0].next()
+			if met[1].next() != ballots {
+				t.Fatalf("run %d: one rank brings a ballot", run)
+			}
+			for _, c := range pair {
+				if how := c.now; !c.over() {
+					c.began(how)
+					c.note(how, c.ms[how])
+				}
+			}
+			if !ballots {
+				continue
+			}
+			if run >= all-last {
+				brought++
+			}
+			sum := make([]float32, 2*numArrangements)
+			for _, c := range pair {
+				for k, v := range c.ballot() {
+					sum[k] += v
+				}
+			}
+			for i, c := range pair {
+				met[i].heard(c.decide(sum))
+			}
+		}
+		for i, pair := range pairs {
+			if !pair[0].over() || !pair[1].over() || pair[0].now != inBranches || pair[1].now != inBranches {
+				t.Errorf("%d programs: program %d: arrangements %d and %d, over %v and %v", len(pairs), i, pair[0].now, pair[1].now, pair[0].over(), pair[1].over())
+			}
+		}
+		if brought > last/seldom+1 {
+			t.Errorf("%d programs: %d ballots in the last %d runs", len(pairs), brought, last)
+		}
+	}
+}

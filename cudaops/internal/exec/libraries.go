@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-train/tandem/cudaops/internal/cublas/choices"
 	"github.com/tandem-train/tandem/cudaops/internal/cuda"
 	"github.com/tandem-train/tandem/cudaops/internal/cudnn"
+	"github.com/tandem-train/tandem/cudaops/internal/nvrtc"
 	"github.com/tandem-train/tandem/internal/ir"
 )
 
@@ -100,6 +101,12 @@ func notice(once *sync.Once, what string, err error) {
 	once.Do(func() {
 		fmt.Fprintf(os.Stderr, "tandem: %s are done by kernels of our own, which are several times slower: %v\n", what, err)
 	})
+}
+
+// Prepare opens the libraries that most programs want, which takes a while. Whether they are there is seen when they are used.
+func Prepare() {
+	_, _ = cublas.Open()
+	_, _ = nvrtc.Open()
 }
 
 // cublas gives the card's handle, nil where the library cannot be had.

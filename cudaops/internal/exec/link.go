@@ -21,6 +21,8 @@ type Link interface {
 	End(s cuda.Stream) error
 	// Err is why collectives have ended without a result, if they have.
 	Err() error
+	// Meetings are the link's.
+	Meetings() *Meetings
 }
 
 // Collective is a collective on N elements of the card's memory.
@@ -32,15 +34,43 @@ type Collective struct {
 
 var errNoComm = errors.New("the program exchanges with other ranks, and the run has no Comm to meet them by")
 
-// agree waits until all ranks are about to meet on their cards, and lets them decide how the next run is arranged. Who fails does so here, or before.
+// agree waits until all ranks are about to meet on their cards, and at times lets them decide how the next run is arranged. Who fails does so here, or before.
 func (e *Exec) agree(ctx context.Context, comm ir.Comm) error {
 	if comm == nil {
 		return errNoComm
 	}
-	ballots := e.contest.ballot()
+	meetings := e.link.Meetings()
+	var ballots []float32
+	if meetings.next() {
+		ballots = e.contest.ballot()
+	}
 	if err := comm.Collective(ctx, ir.Collective{Kind: ir.AllReduce}, ballots); err != nil {
 		return fmt.Errorf("before the cards meet: %w", err)
 	}
-	e.contest.decide(ballots)
+	if ballots != nil {
+		meetings.heard(e.contest.decide(ballots))
+	}
 	return nil
+}
+
+// Meetings counts the times that the ranks of a link have met before runs. All have met as often, whatever they run, so they know without a word
+// to which meeting all bring ballots: to every one as long as somebody has something to find out, and some more; then now and then, since programs
+// are loaded whose first runs are to come.
+type Meetings struct{ n, until uint64 }
+
+// seldom is how many meetings there are for one with ballots when nobody has anything to find out. It is prime, so that of programs that take turns each
+// comes to one.
+const seldom = 61
+
+// next goes on to the next meeting, and reports whether ranks bring ballots to it.
+func (m *Meetings) next() (ballots bool) {
+	m.n++
+	return m.n <= m.until || m.n%seldom == 1
+}
+
+// heard is told whether one of the ballots had a wish.
+func (m *Meetings) heard(wish bool) {
+	if wish {
+		m.until = m.n + seldom
+	}
 }
