@@ -50,21 +50,51 @@ func trainOnLinkedCards(t *testing.T) {
 	}
 }
 
-// TestBucketsInHalves: to the bit, buckets change nothing, and each leaves the copy of its parameters that products read as it has to be.
-func TestBucketsInHalves(t *testing.T) {
+// TestTwoCardsInHalves: to the bit, neither buckets nor the strategy change anything where two cards tell each other their gradients as halves, in every way
+// to do that, and what they come to is near what one card comes to, also where one of them has no samples.
+func TestTwoCardsInHalves(t *testing.T) {
 	if testing.Short() {
 		t.Skip("TestTrainOnLinkedCards has the races")
 	}
-	if !fakecuda.In(t, fakecuda.Config{Cards: []int64{1024, 1024}, Kernels: true}) {
-		return
+	for name, c := range map[string]fakecuda.Config{
+		"nccl":   {NCCL: true, Env: map[string]string{cudaops.LinkVariable: "nccl", "TANDEM_CUDA_GRAPH": "off"}},
+		"direct": {},
+		"host":   {Env: map[string]string{cudaops.LinkVariable: "nccl", "TANDEM_CUDA_GRAPH": "off"}},
+	} {
+		c.Cards, c.Kernels = []int64{1024, 1024}, true
+		t.Run(name, func(t *testing.T) {
+			if fakecuda.In(t, c) {
+				twoCardsInHalves(t, name == "direct")
+			}
+		})
 	}
-	for _, s := range []dp.Strategy{dp.Gather, dp.AllReduce, dp.Sharded} {
-		var got [2][]float32
-		for i, bucket := range []int{0, 64} {
-			got[i] = trained(t, 4, dp.DeviceIDs(0, 1), dp.WithStrategy(s), dp.BucketBytes(bucket), dp.WithPrecision(nn.BF16))
-		}
-		if !slices.Equal(got[0], got[1]) {
-			t.Errorf("%v: in buckets the parameters are %v, at once %v", s, got[1], got[0])
+}
+
+// twoCardsInHalves takes every strategy where samples are enough, if all are asked for.
+func twoCardsInHalves(t *testing.T, all bool) {
+	const tolerance = 1e-3 // of numbers around 1, each of whose gradients, of up to a tenth, is rounded to 8 bits in three steps
+	for _, n := range []int{3, 1} {
+		one := trained(t, n, dp.DeviceIDs(0), dp.WithPrecision(nn.BF16))
+		var first []float32
+		for _, s := range []dp.Strategy{dp.Gather, dp.AllReduce, dp.Sharded} {
+			if s != dp.AllReduce && (!all || n == 1) {
+				continue
+			}
+			for _, bucket := range []int{0, 64} {
+				got := trained(t, n, dp.DeviceIDs(0, 1), dp.WithStrategy(s), dp.BucketBytes(bucket), dp.WithPrecision(nn.BF16))
+				if first == nil {
+					first = got
+				}
+				if !slices.Equal(got, first) {
+					t.Errorf("%d samples, %v, buckets of %d bytes: %v, and by another strategy, at once, %v", n, s, bucket, got, first)
+				}
+				for i := range one {
+					if d := math.Abs(float64(got[i] - one[i])); !(d < tolerance) {
+						t.Errorf("%d samples, %v, buckets of %d bytes: number %d is %v, on one card %v", n, s, bucket, i, got[i], one[i])
+						break
+					}
+				}
+			}
 		}
 	}
 }

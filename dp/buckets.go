@@ -9,9 +9,8 @@ import (
 	"github.com/tandem-train/tandem/nn"
 )
 
-// buckets cuts the gradients, in the order in which backward finishes them, between parameters, into ranges of at least so many bytes.
-func buckets(l *nn.Layout, bytes int) (list []data.Range) {
-	size := bytes / 4
+// buckets cuts the gradients, in the order in which backward finishes them, between parameters, into ranges of at least so many elements.
+func buckets(l *nn.Layout, size int) (list []data.Range) {
 	lo := 0
 	for _, p := range l.Params[1:] {
 		if at := p.Slot.Offset; at-lo >= size {
@@ -35,14 +34,18 @@ func bucketSize(gradients int) int {
 // ranges are the buckets in which gradients are exchanged: one, where the cards are not linked.
 func (t *DataParallel) ranges() []data.Range {
 	l := t.compiler.Layout
-	size := bucketSize(4 * l.Elements)
+	each := 4 // bytes of a gradient
+	if t.compiler.Apart() {
+		each = 2
+	}
+	size := bucketSize(each * l.Elements)
 	if t.cfg.bucket != nil {
 		size = *t.cfg.bucket
 	}
 	if t.team.ranks[0].link == nil || size == 0 {
 		return []data.Range{{Lo: 0, Hi: l.Elements}}
 	}
-	return buckets(l, size)
+	return buckets(l, size/each)
 }
 
 // on is a collective on a slot, in one go with the one before it or not. What is in one go must be so on all ranks: nothing comes between on any.
@@ -52,31 +55,46 @@ func on(kind ir.CollectiveKind, root int, s *ir.Slot, joined bool) ir.Part {
 
 // reduceParts sum the gradients and their tail as the strategy wants it, a bucket after the other.
 func (t *DataParallel) reduceParts(list []data.Range) (parts []ir.Part) {
-	l := t.compiler.Layout
-	n := l.Elements
-	// The tail goes with all gradients, unless others want to know the loss, too. Else it goes with the first bucket, since no update can do without it.
-	whole := len(list) == 1 && (t.cfg.strategy == AllReduce || t.cfg.strategy == Gather && t.procs == nil)
+	c := &t.compiler
+	// The tail goes with all gradients, unless others want to know the loss, too, or gradients are not summed. Else it goes with the first bucket, since no
+	// update can do without it.
+	whole := len(list) == 1 && !c.Apart() && (t.cfg.strategy == AllReduce || t.cfg.strategy == Gather && t.procs == nil)
 	for i, b := range list {
 		if whole {
 			b.Hi += nn.GradTail
 		}
-		switch {
-		case t.cfg.strategy == AllReduce:
-			parts = append(parts, on(ir.AllReduce, 0, l.GradRange(b.Lo, b.Hi), false))
-		case t.cfg.strategy == Gather:
-			parts = append(parts, on(ir.ReduceTo, 0, l.GradRange(b.Lo, b.Hi), false))
-		case len(list) == 1:
-			parts = append(parts, on(ir.ReduceScatter, 0, l.GradRange(b.Lo, b.Hi), false))
-		default: // to those who have shares of the bucket
-			for r := range t.WorldSize() {
-				lo, hi := t.updateRange(r)
-				if lo, hi := max(lo, b.Lo), min(hi, b.Hi); lo < hi {
-					parts = append(parts, on(ir.ReduceTo, r, l.GradRange(lo, hi), lo > b.Lo))
-				}
-			}
-		}
+		parts = append(parts, t.bring(b, len(list) == 1)...)
 		if i == 0 && !whole {
-			parts = append(parts, on(ir.AllReduce, 0, l.GradRange(n, n+nn.GradTail), true))
+			parts = append(parts, on(ir.AllReduce, 0, c.TailRange(), true))
+		}
+	}
+	return parts
+}
+
+// bring are collectives, in one go, by which whoever updates elements of a bucket has their gradients. only says that there is no other bucket.
+func (t *DataParallel) bring(b data.Range, only bool) (parts []ir.Part) {
+	c := &t.compiler
+	add := func(kind ir.CollectiveKind, root, lo, hi int) {
+		if lo < hi {
+			parts = append(parts, on(kind, root, c.GradRange(root, lo, hi), len(parts) > 0))
+		}
+	}
+	switch {
+	case c.Apart(): // each of the two tells the other
+		for r := range 2 {
+			lo, hi := t.updateRange(1 - r)
+			add(ir.BroadcastFrom, r, max(lo, b.Lo), min(hi, b.Hi))
+		}
+	case t.cfg.strategy == AllReduce:
+		add(ir.AllReduce, 0, b.Lo, b.Hi)
+	case t.cfg.strategy == Gather:
+		add(ir.ReduceTo, 0, b.Lo, b.Hi)
+	case only:
+		add(ir.ReduceScatter, 0, b.Lo, b.Hi)
+	default: // to those who have shares of the bucket
+		for r := range t.WorldSize() {
+			lo, hi := t.updateRange(r)
+			add(ir.ReduceTo, r, max(lo, b.Lo), min(hi, b.Hi))
 		}
 	}
 	return parts
@@ -98,10 +116,9 @@ func (t *DataParallel) pipeline(list []data.Range, updates bool, total, first in
 	}
 	var parts []ir.Part
 	for i, b := range list {
-		parts = append(parts, on(ir.ReduceTo, 0, l.GradRange(b.Lo, b.Hi), false))
+		parts = append(parts, t.bring(b, false)...)
 		if i == 0 { // no update can do without the tail
-			n := l.Elements
-			parts = append(parts, on(ir.AllReduce, 0, l.GradRange(n, n+nn.GradTail), true), ir.Part{Graph: t.compiler.Report(total)})
+			parts = append(parts, on(ir.AllReduce, 0, t.compiler.TailRange(), true), ir.Part{Graph: t.compiler.Report(total)})
 		} else {
 			parts = append(parts, tell(list[i-1], true))
 			parts = append(parts, touch(list[i-1])...)

@@ -33,7 +33,7 @@ func TestBuckets(t *testing.T) {
 			want = append(want, data.Range{Lo: at, Hi: at + n})
 			at += n
 		}
-		if got := dp.Buckets(l, c.bytes); !slices.Equal(got, want) {
+		if got := dp.Buckets(l, c.bytes/4); !slices.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", c.name, got, want)
 		}
 	}

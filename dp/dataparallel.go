@@ -160,7 +160,6 @@ func (t *DataParallel) open(initialized func() error) error {
 		if err := t.procs.connect(ctx, t.cfg.comm()...); err != nil {
 			return err
 		}
-		t.procs.facts = t.agreement()
 	}
 	t.shares = make([]data.Range, t.WorldSize())
 	if err := t.openRanks(first, ids); err != nil {
@@ -168,8 +167,13 @@ func (t *DataParallel) open(initialized func() error) error {
 	}
 	half, halves := t.cfg.precise.Half()
 	t.compiler.Copied = halves && ir.TraitsOf(t.team.ranks[0].dev).Halves
-	if half == ir.BF16 && t.WorldSize() == 1 && t.cfg.micro == 1 && !t.cfg.auto {
-		t.compiler.GradHalf = half // float16 has not the range
+	t.compiler.Ranks = t.WorldSize()
+	// Float16 has not the range. Of more than two ranks, what each of them has is more than the sums are, in memory and on the wire.
+	if half == ir.BF16 && t.WorldSize() <= 2 && t.cfg.micro == 1 && !t.cfg.auto {
+		t.compiler.GradHalf = half
+	}
+	if t.procs != nil {
+		t.procs.facts = t.agreement()
 	}
 	if err := t.regroup(ctx); err != nil {
 		return errors.Join(err, t.free())

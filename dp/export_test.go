@@ -1,6 +1,10 @@
 package dp
 
-import "github.com/tandem-train/tandem/internal/ir"
+import (
+	"context"
+
+	"github.com/tandem-train/tandem/internal/ir"
+)
 
 // WrapDevices puts a test between a trainer and its devices.
 func WrapDevices(wrap func(ir.Device) ir.Device) Option {
@@ -21,3 +25,17 @@ var (
 	Buckets    = buckets
 	BucketSize = bucketSize
 )
+
+// ParametersOf are the parameters as a rank of this process has them, with what lies between them.
+func ParametersOf(t *DataParallel, of int) ([]float32, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	x := make([]float32, t.compiler.Layout.Elements)
+	err := t.team.do(context.Background(), rankFunc(func(r *rank) error {
+		if r.index != of {
+			return nil
+		}
+		return r.mem[ir.Params].Read(0, ir.Bytes(x))
+	}))
+	return x, err
+}

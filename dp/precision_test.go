@@ -15,7 +15,7 @@ import (
 var halves = []nn.Precision{nn.BF16, nn.FP16}
 
 // apartInHalves is how far apart parameters may be that other numbers of ranks lead to. What is summed in another order may round to the
-// neighbouring 16-bit number; in bf16 one rank rounds the gradients of parameters, and several, which add them up, do not.
+// neighbouring 16-bit number; in bf16 one rank rounds the gradients of parameters, two round theirs before they are added up, and more do not.
 var apartInHalves = map[nn.Precision]float64{nn.BF16: 4e-3, nn.FP16: 1e-3}
 
 // TestHalvesTrain: in 16 bits training goes as in float32, nearly, on the host and on any number of ranks.
@@ -42,6 +42,66 @@ func TestHalvesTrain(t *testing.T) {
 				got := trainSteps(t, tk, 30, 40, seed, dp.WithPrecision(p), dp.WithStrategy(s))
 				if d := apart(got.params, one.params); !(d < apartInHalves[p]) {
 					t.Errorf("%s, %v, %v: parameters are %.3g apart from one card's", tk.name, p, s, d)
+				}
+			}
+		}
+	}
+}
+
+// TestTwoRanksInHalves: each of two ranks rounds its gradients, however many samples it has.
+func TestTwoRanksInHalves(t *testing.T) {
+	cudaopstest.Setup(t, "2x64MiB", "")
+	twoRanksInHalves(t, tasks(), 21, 3, 1)
+	tk := tasks()[0]
+	rounded := trainSteps(t, tk, 3, 9, 3, dp.WithPrecision(nn.BF16), dp.WithStrategy(dp.AllReduce))
+	summed := trainSteps(t, tk, 3, 9, 3, dp.WithPrecision(nn.BF16), dp.WithStrategy(dp.AllReduce), dp.AutoMicroBatch())
+	if sameBits(rounded.params, summed.params) {
+		t.Error("where gradients of several micro-batches might have to be added up, in float32, parameters are the same")
+	}
+}
+
+// twoRanksInHalves demands that two ranks come near to what one comes to, with shares of one sample and of none too, that they have the same bits as each
+// other, and have them again.
+func twoRanksInHalves(t *testing.T, list []task, samples ...int) {
+	t.Helper()
+	for _, tk := range list {
+		limit := 1.
+		if tk.opt().Name() == "adam" {
+			limit = 3 // it divides by the gradients' size, so that what small ones are rounded by counts as much as what large ones are
+		}
+		for _, n := range samples {
+			for _, p := range halves {
+				one := trainSteps(t, tk, 12, n, 3, dp.DeviceIDs(0), dp.WithPrecision(p))
+				for _, s := range strategies {
+					for _, bucket := range []int{0, 64} {
+						name := fmt.Sprintf("%s, %d samples, %v, %v, buckets of %d bytes", tk.name, n, p, s, bucket)
+						var params [2][2][]float32 // of the first time and the second, by ranks
+						for i := range params {
+							d, err := dp.New(tk.model(), tk.loss(), tk.opt(), slices.Concat([]dp.Option{dp.Seed(3), dp.DeviceIDs(0, 1), dp.WithPrecision(p), dp.WithStrategy(s), dp.BucketBytes(bucket)}, tk.opts)...)
+							if err != nil {
+								t.Fatal(err)
+							}
+							two, err := steps(t.Context(), tk, d, 12, n, 3)
+							if err != nil {
+								t.Fatal(err)
+							}
+							if far := apart(two.params, one.params); !(far < limit*apartInHalves[p]) {
+								t.Errorf("%s: parameters are %.3g apart from one card's", name, far)
+							}
+							for r := range params[i] {
+								if params[i][r], err = dp.ParametersOf(d, r); err != nil {
+									t.Fatal(err)
+								}
+							}
+							closed(t, d)
+						}
+						if !sameBits(params[0][0], params[0][1]) {
+							t.Errorf("%s: the ranks' parameters differ", name)
+						}
+						if !sameBits(params[0][0], params[1][0]) {
+							t.Errorf("%s: the second time the bits differ", name)
+						}
+					}
 				}
 			}
 		}

@@ -118,6 +118,7 @@ func (t *DataParallel) agreement() []comm.Fact {
 		comm.Fact{Name: "the clipping", Value: describe(c.clip)},
 		comm.Fact{Name: "the strategy", Value: c.strategy.String()},
 		comm.Fact{Name: "the precision", Value: c.precise.String()},
+		comm.Fact{Name: "whether gradients lie in 16 bits", Value: fmt.Sprint(t.compiler.Apart())},
 		comm.Fact{Name: "the buckets' bytes", Value: bucket},
 		comm.Fact{Name: "the seed", Value: fmt.Sprint(c.seed)},
 		comm.Fact{Name: "the number of micro-batches", Value: fmt.Sprint(c.micro)},

@@ -218,7 +218,11 @@ func (t *DataParallel) trainProgram(r int, p *stepPlan, n int, accumulate, last 
 	shape, total := ir.Of(p.x.shape...).Clone(), p.x.shape[t.cfg.dim]
 	shape[t.cfg.dim] = n
 	first := slices.IndexFunc(p.shares, func(s data.Range) bool { return s.Len() > 0 })
-	key := fmt.Sprint("train", shape, p.x.ints, total, accumulate, last, lo, hi, first, p.frugal)
+	place := 0
+	if t.compiler.Apart() {
+		place = r
+	}
+	key := fmt.Sprint("train", shape, p.x.ints, total, accumulate, last, lo, hi, first, p.frugal, place)
 	if c, ok := t.programs[key]; ok {
 		return c, nil, nil
 	}
@@ -227,14 +231,14 @@ func (t *DataParallel) trainProgram(r int, p *stepPlan, n int, accumulate, last 
 	var unused []string
 	switch {
 	case n > 0:
-		g, err := t.compiler.Train(nn.Share{Input: shape, IntX: p.x.ints, Samples: n, Total: total, Accumulate: accumulate})
+		g, err := t.compiler.Train(nn.Share{Input: shape, IntX: p.x.ints, Samples: n, Total: total, Rank: place, Accumulate: accumulate})
 		if err != nil {
 			return nil, nil, err
 		}
 		c.x, c.y, unused = g.X, g.Y, g.Unused
 		parts = append(parts, ir.Part{Graph: g.Graph})
 	case !accumulate:
-		parts = append(parts, ir.Part{Graph: t.compiler.Zero()})
+		parts = append(parts, ir.Part{Graph: t.compiler.Zero(place)})
 	}
 	if last {
 		more, err := t.exchangeParts(lo, hi, total, first)

@@ -23,9 +23,11 @@ type Compiler struct {
 	Scaled bool
 	// Copied: behind all that lies in the parameter arena there is a copy of the parameters in halves; see [ir.Target].
 	Copied bool
-	// GradHalf is the half that gradients are rounded to when they are stored, F32 is none; where parameters are copied they lie as such.
-	// That is for one rank, and for whole batches.
+	// GradHalf is the half that each rank's gradients are rounded to when they are stored, F32 is none; where parameters are copied they lie as
+	// such, each rank's at a place of its own. That is for whole batches.
 	GradHalf ir.DType
+	// Ranks is how many ranks train together; 0 is one.
+	Ranks int
 }
 
 // Share is a rank's part of a batch.
@@ -34,6 +36,7 @@ type Share struct {
 	IntX    bool     // whether the input is int32 (indices) rather than float32
 	Samples int      // in this share
 	Total   int      // in the whole batch, over all ranks and micro-batches
+	Rank    int      // whose it is
 	// Accumulate adds to the gradients that are there instead of replacing them.
 	Accumulate bool
 }
@@ -95,7 +98,7 @@ func (c *Compiler) Train(s Share) (*TrainGraph, error) {
 		}
 		if reached[p.Node] {
 			used[p.Parameter] = true
-			wrt, slots = append(wrt, p.Node), append(slots, c.grads(c.Layout.Params[i].Grad))
+			wrt, slots = append(wrt, p.Node), append(slots, c.grads(s.Rank, c.Layout.Params[i].Grad))
 		}
 	}
 	if len(wrt) == 0 {
@@ -155,7 +158,7 @@ func (c *Compiler) Train(s Share) (*TrainGraph, error) {
 		}
 		t.Unused = append(t.Unused, p.Name)
 		if !s.Accumulate {
-			t.Graph.Store(p.Grad, t.Graph.Const(0, p.Grad.Shape...))
+			t.Graph.Store(c.grads(s.Rank, p.Grad), t.Graph.Const(0, p.Grad.Shape...))
 		}
 	}
 	return t, t.Graph.Err()
@@ -239,13 +242,13 @@ func differentiableInputs(cost *gorgonia.Node) map[*gorgonia.Node]bool {
 }
 
 func (c *Compiler) tail(i int) *ir.Slot {
-	return &ir.Slot{Region: ir.Grads, Name: [...]string{"loss_sum", "weight_sum"}[i], Offset: c.GradElements() - GradTail + i, Shape: ir.Of()}
+	return &ir.Slot{Region: ir.Grads, Name: [...]string{"loss_sum", "weight_sum"}[i], Offset: c.TailRange().Offset + i, Shape: ir.Of()}
 }
 
 // Zero is Train for a rank that has no samples: gradients and tail of zeros.
-func (c *Compiler) Zero() *ir.Graph {
+func (c *Compiler) Zero(rank int) *ir.Graph {
 	g := &ir.Graph{}
-	for _, s := range []*ir.Slot{c.grads(c.Layout.GradRange(0, c.Layout.Elements)), c.tail(lossTail), c.tail(weightTail)} {
+	for _, s := range []*ir.Slot{c.GradRange(rank, 0, c.Layout.Elements), c.TailRange()} {
 		g.Store(s, g.Const(0, s.Shape...))
 	}
 	return g
@@ -318,7 +321,7 @@ func (c *Compiler) update(g *ir.Graph, slots []*ir.Slot, lo, hi, total int, sum 
 	weight, exact := g.Read(c.tail(weightTail)), c.exact(g, total)
 	// All samples ignored: no gradient, and the loss is NaN, as 0/0 is.
 	scale := g.Select(g.Map(ir.Gt, weight, g.Const(0)), exact, g.Const(0))
-	grad := g.Read(c.grads(c.Layout.GradRange(lo, hi)))
+	grad := c.summed(g, lo, hi)
 	keep := func(old, updated *ir.Value) *ir.Value { return updated }
 	if c.Scaled {
 		var good *ir.Value

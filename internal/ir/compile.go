@@ -42,9 +42,11 @@ func Compile(name string, size [NumRegions]int, target Target, parts ...Part) (*
 			g.emit()
 			continue
 		}
-		on := pt.On
-		o := Operand{on.Region, on.Offset, on.DType, Of(on.Shape.Size()), []int{1}}
-		c.p.Steps = append(c.p.Steps, Step{Op: *pt.Collective, In: []Operand{o}, Out: []Operand{o}, Name: on.Name})
+		o, err := exchanged(pt.Collective, pt.On)
+		if err != nil {
+			return nil, fmt.Errorf("%s: part %d: %w", name, i, err)
+		}
+		c.p.Steps = append(c.p.Steps, Step{Op: *pt.Collective, In: []Operand{o}, Out: []Operand{o}, Name: pt.On.Name})
 	}
 	c.p.Size[Consts] = len(c.p.Consts)
 	if err := c.p.Verify(); err != nil {
@@ -52,6 +54,18 @@ func Compile(name string, size [NumRegions]int, target Target, parts ...Part) (*
 	}
 	dump("planned", c.p)
 	return c.p, nil
+}
+
+// exchanged is a slot as devices exchange it, by words. Two halves are a word, whose bits others can be told but which nobody can sum.
+func exchanged(op *Collective, on *Slot) (Operand, error) {
+	o := Operand{on.Region, on.Offset, on.DType, Of(on.Shape.Size()), []int{1}}
+	if !on.DType.Half() {
+		return o, nil
+	}
+	if op.Kind != BroadcastFrom || on.Offset%2 != 0 || o.Shape.Size()%2 != 0 {
+		return o, fmt.Errorf("ir: %s of slot %s, %s%s from %d on: halves can only be broadcast, in words of two", op.Kind, on.Name, on.DType, o.Shape, on.Offset)
+	}
+	return Operand{on.Region, on.Offset / 2, F32, Of(o.Shape.Size() / 2), []int{1}}, nil
 }
 
 func dump(pass string, what fmt.Stringer) {

@@ -200,6 +200,31 @@ func TestMistakesAreNamed(t *testing.T) {
 	}
 }
 
+// TestHalvesAreBroadcast as the words that they lie in, and nothing else is done with them.
+func TestHalvesAreBroadcast(t *testing.T) {
+	size := [NumRegions]int{Grads: 64}
+	for _, c := range []struct {
+		kind   CollectiveKind
+		at, n  int
+		wanted bool
+	}{{BroadcastFrom, 32, 64, true}, {BroadcastFrom, 31, 64, false}, {BroadcastFrom, 32, 63, false}, {AllReduce, 32, 64, false}, {AllGather, 0, 64, false}} {
+		on := &Slot{Region: Grads, Name: "g", Offset: c.at, Shape: Of(c.n), DType: BF16}
+		p, err := Compile("exchange", size, Target{}, Part{Collective: &Collective{Kind: c.kind}, On: on})
+		if !c.wanted {
+			if err == nil || !strings.Contains(err.Error(), "halves can only be broadcast") {
+				t.Errorf("%s of %d from %d on: %v", c.kind, c.n, c.at, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := p.Steps[0].Out[0].String(), "grads+16:f32[32]"; got != want {
+			t.Errorf("the broadcast is of %s, want %s", got, want)
+		}
+	}
+}
+
 // BenchmarkCompile compiles a chain of as many layers as a large transformer has ops.
 func BenchmarkCompile(b *testing.B) {
 	const layers = 300

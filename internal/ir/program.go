@@ -106,7 +106,8 @@ type (
 	Fused struct{}
 	// Copy moves elements.
 	Copy struct{}
-	// Collective moves data between ranks. In[0] and Out[0] are the same contiguous range, except as said.
+	// Collective moves data between ranks. In[0] and Out[0] are the same contiguous range of words, except as said. A [Part] may broadcast a slot
+	// of halves, of which two are a word.
 	Collective struct {
 		Kind CollectiveKind
 		Root int // Reduce, Broadcast
