@@ -223,6 +223,9 @@ func scaling(all, one row, cards int) row {
 	return r.against("1 card", 1)
 }
 
+// startTeam is what jobs begin to train whose start is timed; on the host too, where it is the network and the batch.
+var startTeam = team{Name: "mlp", Batch: 64, Precision: nn.TF32.String(), Strategy: dp.AllReduce.String()}
+
 // cardsStart times starts of jobs of a process a card that make a step, ours and PyTorch's in turn. The first of ours, which may have kernels
 // to compile, does not count.
 func cardsStart(ctx context.Context, b *bench) (err error) {
@@ -238,11 +241,11 @@ func cardsStart(ctx context.Context, b *bench) (err error) {
 	defer func() { err = errors.Join(err, remove()) }()
 	n := strconv.Itoa(cards)
 	took := func(t timing) row {
-		r := stepTime("mlp", 64, fmt.Sprintf("%d processes", cards), t)
+		r := stepTime(startTeam.Name, startTeam.Batch, fmt.Sprintf("%d processes", cards), t)
 		r.Metric = startToStep
 		return r
 	}
-	ours := starts(tandem, "run", "--nproc-per-node", n, self)
+	ours := starts(atCards, tandem, "run", "--nproc-per-node", n, self)
 	if _, err := ours(ctx, 1); err != nil {
 		return err
 	}
@@ -252,9 +255,9 @@ func cardsStart(ctx context.Context, b *bench) (err error) {
 		if err != nil {
 			return err
 		}
-		request := `{"workload": "mlp", "size": 64, "mode": "ddp", "precision": "tf32"}`
+		request := fmt.Sprintf(`{"workload": %q, "size": %d, "mode": "ddp", "precision": %q}`, startTeam.Name, startTeam.Batch, startTeam.Precision)
 		entrants = append(entrants, entrant{peer: torchPeer + "run", row: took,
-			run: starts("python3", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", n, script, "--once", request)})
+			run: starts(atCards, "python3", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", n, script, "--once", request)})
 	}
 	few := *b
 	few.sampling = sampling{runs: min(b.runs, 3), cold: true}

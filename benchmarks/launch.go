@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/tandem-train/tandem/dp"
 	"github.com/tandem-train/tandem/nn"
 )
 
@@ -21,8 +22,13 @@ func init() {
 	}})
 }
 
-// firstStepVariable marks a process of this program that is a worker whose first step is waited for.
+// firstStepVariable marks a process of this program that is a worker whose first step is waited for. It says where it trains: on the host or on cards.
 const firstStepVariable = "TANDEM_BENCH_FIRST_STEP"
+
+const (
+	atHost  = "host"
+	atCards = "cards"
+)
 
 // firstStep is what rank 0 prints after the first step.
 const firstStep = "first step"
@@ -43,8 +49,8 @@ func launches(ctx context.Context, b *bench) (err error) {
 		}
 	}
 	_, err = b.compare(ctx,
-		entrant{row: took("2 workers"), run: starts(tandem, "run", "--nproc-per-node", "2", self)},
-		entrant{row: took("1 process"), run: starts(self)},
+		entrant{row: took("2 workers"), run: starts(atHost, tandem, "run", "--nproc-per-node", "2", self)},
+		entrant{row: took("1 process"), run: starts(atHost, self)},
 	)
 	return err
 }
@@ -70,11 +76,11 @@ func commands(ctx context.Context) (tandem, self string, remove func() error, er
 	return tandem, self, func() error { return os.RemoveAll(dir) }, nil
 }
 
-// starts times a command from its start to the line that says that the first step is done. It waits for the command's end.
-func starts(name string, args ...string) contender {
+// starts times a command from its start to the line that says that the first step is done, in a worker that trains there. It waits for the command's end.
+func starts(where, name string, args ...string) contender {
 	return func(ctx context.Context, n int) (total time.Duration, err error) {
 		for range n {
-			took, err := start(ctx, name, args...)
+			took, err := start(ctx, where, name, args...)
 			if err != nil {
 				return 0, err
 			}
@@ -84,9 +90,9 @@ func starts(name string, args ...string) contender {
 	}
 }
 
-func start(ctx context.Context, name string, args ...string) (took time.Duration, err error) {
+func start(ctx context.Context, where, name string, args ...string) (took time.Duration, err error) {
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env = append(os.Environ(), firstStepVariable+"=1")
+	cmd.Env = append(os.Environ(), firstStepVariable+"="+where)
 	var said bytes.Buffer
 	cmd.Stderr = &said
 	out, err := cmd.StdoutPipe()
@@ -113,7 +119,11 @@ func start(ctx context.Context, name string, args ...string) (took time.Duration
 
 // takeFirstStep is the worker: one step on a batch that rank 0 has.
 func takeFirstStep(ctx context.Context, stdout io.Writer) (err error) {
-	t, err := newTrainer(mlp.layers(), nn.CrossEntropy())
+	open := func() (*dp.DataParallel, error) { return newTrainer(mlp.layers(), nn.CrossEntropy()) }
+	if os.Getenv(firstStepVariable) == atCards {
+		open = func() (*dp.DataParallel, error) { return startTeam.trainer() }
+	}
+	t, err := open()
 	if err != nil {
 		return err
 	}
@@ -122,7 +132,7 @@ func takeFirstStep(ctx context.Context, stdout io.Writer) (err error) {
 		_, err = t.Step(ctx, nil, nil)
 		return err
 	}
-	x, y, _ := samples(64)
+	x, y, _ := samples(startTeam.Batch)
 	if _, err := t.Step(ctx, x, y); err != nil {
 		return err
 	}
