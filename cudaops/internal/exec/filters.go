@@ -155,14 +155,19 @@ func (b *planner) filterGradient(c convolution, t filterTile) error {
 	shared := max((w.Kernel[0]/2+depth)*xPair+depth*yPair, w.Kernel[0]*w.Kernel[1]*t.rows16*4*threads/2)
 	text := fmt.Sprintf("%s {\n    FilterGradient<%s, %d, %d, %d, %d, %d>::run(x, dy, parts, blockMemory());\n}\n",
 		entry("const float *x", "const float *dy", "float *parts"), c.geometry(), t.rows16, t.segment, t.rows, t.parts, depth)
+	b.gradientParts(c, t, b.kernel("convGradW", text, "filters"), shared)
+	return nil
+}
+
+// gradientParts launches a kernel for the parts of a gradient by filters, with so many words of shared memory, and one that adds them up.
+func (b *planner) gradientParts(c convolution, t filterTile, kernel, shared int) {
 	n := c.ws[0] * c.ws[1] * c.ws[2] * c.ws[3]
 	parts := b.temporary(t.parts * n)
 	b.add(launch{
-		kernel: b.kernel("convGradW", text, "filters"), args: []place{c.x, c.y, parts}, shared: shared * wordBytes,
-		blocks: t.parts, planes: c.ys[1] / out * c.xs[1] / 32,
+		kernel: kernel, args: []place{c.x, c.y, parts}, shared: shared * wordBytes,
+		blocks: t.parts, planes: c.ys[1] / (16 * t.rows16) * c.xs[1] / 32,
 	})
 	b.addParts(parts, t.parts, n, c.w, 0, place{})
-	return nil
 }
 
 // turns reports whether the kernel of turned.cuh takes a gradient that is cut like that: its groups have the sums of all taps in registers.
@@ -176,12 +181,6 @@ func (b *planner) turnedGradient(c convolution, t filterTile) error {
 	shared := max(pairs+(w.Kernel[0]/2+2)*2*w.Kernel[1]*t.segment*(32+lanes), w.Kernel[0]*w.Kernel[1]*16*threads/2)
 	text := fmt.Sprintf("%s {\n    TurnedGradient<%s, %d, %d, %d, %d>::run(x, dy, parts, blockMemory());\n}\n",
 		entry("const float *x", "const float *dy", "float *parts"), c.geometry(), t.segment, t.rows, t.parts, depth)
-	n := c.ws[0] * c.ws[1] * c.ws[2] * c.ws[3]
-	parts := b.temporary(t.parts * n)
-	b.add(launch{
-		kernel: b.kernel("convGradW", text, "turned"), args: []place{c.x, c.y, parts}, shared: shared * wordBytes,
-		blocks: t.parts, planes: c.ys[1] / 64 * c.xs[1] / 32,
-	})
-	b.addParts(parts, t.parts, n, c.w, 0, place{})
+	b.gradientParts(c, t, b.kernel("convGradW", text, "turned"), shared)
 	return nil
 }

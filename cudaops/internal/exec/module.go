@@ -19,7 +19,7 @@ var preludes = []string{"base", "instructions", "random", "reduce", "rows", "mov
 // buildsOn are the files that a file needs besides base.
 var buildsOn = map[string][]string{
 	"rows": {"reduce"}, "places": {"pool"}, "single": {"product"}, "tensor": {"instructions"},
-	"halo": {"instructions", "product"}, "filters": {"instructions", "product"}, "turned": {"instructions", "product"},
+	"halo": {"instructions", "product"}, "filters": {"instructions", "product"}, "turned": {"instructions", "product", "filters"},
 }
 
 // module collects the kernels of a program into sources. Equal kernels are one, so that equal programs give equal sources.

@@ -5,55 +5,70 @@
 //
 // Sums go over all pixels of all images, so operands are rounded to nearest: cutting off their last bits, as the tensor cores would, adds up.
 
-// A block makes OT x CT channels of all taps, from some of the units: ROWS rows of SEG pixels of one image. Its first four warps take every
-// other row, and its last four the rows between; each of them has a quarter of CT. Rows go through rings of pairs in shared memory: a step has a
-// pair of rows of dy, and of x one that lies HALO pairs ahead, D pairs under way. A pair of x is used for all rows of dy that it lies beneath.
-template <class T, int MT, int SEG, int ROWS, int S, int D> struct FilterGradient {
-    static const int OT = MT * 16, CT = 32, TAPS = T::KH * T::KW, HALO = T::KH / 2, WIDE = SEG + T::KW - 1;
-    static const int OP = OT + 8, CP = CT + 8; // a pixel's numbers, with gaps by which the reads of a warp come from different banks
-    static const int XPAIR = 2 * WIDE * CP, YPAIR = 2 * SEG * OP;
+// Strips is the work of a block: OT x CT channels of all taps, from some of the units, ROWS rows of SEG pixels of one image each. Its first four warps
+// take every other row, and its last four the rows between. Rows go through rings of pairs in shared memory: a step has a pair of rows of dy, and of x
+// one that lies HALO pairs ahead. A pair of x is used for all rows of dy that it lies beneath.
+template <class T, int OT, int CT, int SEG, int ROWS, int S> struct Strips {
+    static const int TAPS = T::KH * T::KW, HALO = T::KH / 2, WIDE = SEG + T::KW - 1;
     static const int STRIPS = (T::OW + SEG - 1) / SEG, CHUNKS = (T::OH + ROWS - 1) / ROWS, STEPS = HALO + (ROWS + 1) / 2;
+    static const u64 UNITS = (u64)T::N * STRIPS * CHUNKS;
+    const int o0 = blockIdx.y % (T::O / OT) * OT, c0 = blockIdx.y / (T::O / OT) * CT;
+    const u64 begin = blockIdx.x * UNITS / S;
+    const int total = (int)((blockIdx.x + 1) * UNITS / S - begin) * STEPS;
+
+    // load starts copying what a step has: a pair of rows of x, XP numbers a pixel in shared memory, and one of dy, YP numbers a pixel.
+    template <int XP, int YP> __device__ __forceinline__ void load(int step, const float *x, const float *dy, float *xs, float *ys) const {
+        if (step < total) {
+            const u64 unit = begin + step / STEPS;
+            const int s = step % STEPS, n = unit / (STRIPS * CHUNKS);
+            const int i0 = unit / STRIPS % CHUNKS * ROWS, j0 = unit % STRIPS * SEG;
+            const int last = i0 + ROWS < T::OH ? i0 + ROWS : T::OH;
+            for (int e = threadIdx.x; e < 2 * WIDE * (CT / 4); e += 256) {
+                const int at = e / (CT / 4), c = e % (CT / 4) * 4, h = T::h(i0, 0) + 2 * s + at / WIDE, w = T::w(j0, 0) + at % WIDE;
+                const bool valid = h >= 0 && h < T::H && w >= 0 && w < T::W;
+                fetch<16>(xs + at * XP + c, valid ? x + T::x(n, 0, c0 + c, h, w) : x, valid ? 16 : 0);
+            }
+            for (int e = threadIdx.x; e < 2 * SEG * (OT / 4) && s >= HALO; e += 256) {
+                const int at = e / (OT / 4), o = e % (OT / 4) * 4, i = i0 + 2 * (s - HALO) + at / SEG, j = j0 + at % SEG;
+                const bool valid = i < last && j < T::OW;
+                fetch<16>(ys + at * YP + o, valid ? dy + T::y(n, 0, o0 + o, i, j) : dy, valid ? 16 : 0);
+            }
+        }
+        fetched();
+    }
+    // gather adds the N sums of each thread of the last four warps to those of the first four. It is true for these.
+    template <int N> static __device__ __forceinline__ bool gather(float *sums, float *shared) {
+        const bool first = threadIdx.x < 128;
+        await<0>();
+        __syncthreads();
+        if (!first)
+#pragma unroll
+            for (int i = 0; i < N; i++) shared[i * 128 + threadIdx.x % 128] = sums[i];
+        __syncthreads();
+        if (first)
+#pragma unroll
+            for (int i = 0; i < N; i++) sums[i] += shared[i * 128 + threadIdx.x];
+        return first;
+    }
+    // part is where the block's sums go.
+    static __device__ __forceinline__ float *part(float *parts) { return parts + (u64)blockIdx.x * T::O * TAPS * T::C; }
+};
+
+// Each of four warps has a quarter of CT. D pairs of rows are under way.
+template <class T, int MT, int SEG, int ROWS, int S, int D> struct FilterGradient {
+    static const int OT = MT * 16, CT = 32, OP = OT + 8, CP = CT + 8; // a pixel's numbers, with gaps by which the reads of a warp come from different banks
+    using Work = Strips<T, OT, CT, SEG, ROWS, S>;
+    static const int TAPS = Work::TAPS, HALO = Work::HALO, WIDE = Work::WIDE, STEPS = Work::STEPS, XPAIR = 2 * WIDE * CP, YPAIR = 2 * SEG * OP;
 
     static __device__ __forceinline__ void run(const float *x, const float *dy, float *parts, float *shared) {
         float *xs = shared, *ys = shared + (HALO + D) * XPAIR;
-        const int o0 = blockIdx.y % (T::O / OT) * OT, c0 = blockIdx.y / (T::O / OT) * CT;
-        const u64 units = (u64)T::N * STRIPS * CHUNKS;
-        const u64 begin = blockIdx.x * units / S, end = (blockIdx.x + 1) * units / S;
-        const int total = (int)(end - begin) * STEPS;
+        const Work work;
         const int t = threadIdx.x, lane = t % 32, g = lane / 4, q = lane % 4, half = t / 128, slice = t / 32 % 4 * 8;
-        auto load = [&](int step) {
-            if (step < total) {
-                const u64 unit = begin + step / STEPS;
-                const int s = step % STEPS, n = unit / (STRIPS * CHUNKS);
-                const int i0 = unit / STRIPS % CHUNKS * ROWS, j0 = unit % STRIPS * SEG;
-                const int last = i0 + ROWS < T::OH ? i0 + ROWS : T::OH;
-                float *to = xs + step % (HALO + D) * XPAIR;
-#pragma unroll
-                for (int k = 0; k < 2; k++) {
-                    const int h = T::h(i0, 0) + 2 * s + k;
-                    for (int e = t; e < WIDE * (CT / 4); e += 256) {
-                        const int at = e / (CT / 4), c = e % (CT / 4) * 4, w = T::w(j0, 0) + at;
-                        const bool valid = h >= 0 && h < T::H && w >= 0 && w < T::W;
-                        fetch<16>(to + (k * WIDE + at) * CP + c, valid ? x + T::x(n, 0, c0 + c, h, w) : x, valid ? 16 : 0);
-                    }
-                }
-                to = ys + step % D * YPAIR;
-#pragma unroll
-                for (int k = 0; k < 2; k++) {
-                    const int i = i0 + 2 * (s - HALO) + k;
-                    for (int e = t; e < SEG * (OT / 4) && s >= HALO; e += 256) {
-                        const int at = e / (OT / 4), o = e % (OT / 4) * 4, j = j0 + at;
-                        const bool valid = i < last && j < T::OW;
-                        fetch<16>(to + (k * SEG + at) * OP + o, valid ? dy + T::y(n, 0, o0 + o, i, j) : dy, valid ? 16 : 0);
-                    }
-                }
-            }
-            fetched();
-        };
+        auto load = [&](int step) { work.template load<CP, OP>(step, x, dy, xs + step % (HALO + D) * XPAIR, ys + step % D * YPAIR); };
         float acc[T::KH][T::KW][MT][4] = {};
 #pragma unroll
         for (int s = 0; s < D - 1; s++) load(s);
-        for (int step = 0; step < total; step++) {
+        for (int step = 0; step < work.total; step++) {
             await<D - 2>();
             __syncthreads();
             load(step + D - 1);
@@ -82,18 +97,8 @@ template <class T, int MT, int SEG, int ROWS, int S, int D> struct FilterGradien
                     }
             }
         }
-        await<0>();
-        __syncthreads();
-        // The last four warps' sums go to the first four.
-        float *sums = &acc[0][0][0][0];
-        if (half == 1)
-#pragma unroll
-            for (int i = 0; i < TAPS * MT * 4; i++) shared[i * 128 + t % 128] = sums[i];
-        __syncthreads();
-        if (half == 1) return;
-#pragma unroll
-        for (int i = 0; i < TAPS * MT * 4; i++) sums[i] += shared[i * 128 + t];
-        float *out = parts + (u64)blockIdx.x * T::O * TAPS * T::C;
+        if (!Work::template gather<TAPS * MT * 4>(&acc[0][0][0][0], shared)) return;
+        float *out = Work::part(parts);
 #pragma unroll
         for (int p = 0; p < T::KH; p++)
 #pragma unroll
@@ -102,6 +107,6 @@ template <class T, int MT, int SEG, int ROWS, int S, int D> struct FilterGradien
                 for (int m = 0; m < MT; m++)
 #pragma unroll
                     for (int j = 0; j < 4; j += 2)
-                        *(float2 *)(out + T::k(0, o0 + m * 16 + j / 2 * 8 + g, c0 + slice + q * 2, p, r)) = make_float2(acc[p][r][m][j], acc[p][r][m][j + 1]);
+                        *(float2 *)(out + T::k(0, work.o0 + m * 16 + j / 2 * 8 + g, work.c0 + slice + q * 2, p, r)) = make_float2(acc[p][r][m][j], acc[p][r][m][j + 1]);
     }
 };
