@@ -327,7 +327,7 @@ func BenchmarkProduct(bm *testing.B) {
 				a, w, c := b.New(random(m*k), 0), b.New(random(k*n), 0), b.Alloc(4*m*n)
 				must(bm, plan.Tune(a, w, c, 0))
 				run := func() error { return plan.Run(a, w, c, 0) }
-				rates := b.Rates(2*float64(m)*float64(n)*float64(k), b.handle.time, func() error { return first.Run(a, w, c, 0) }, run)
+				rates := b.Rates(2*float64(m)*float64(n)*float64(k), func(run func() error) (float64, error) { return b.handle.time(choices.Brief, run) }, func() error { return first.Run(a, w, c, 0) }, run)
 				for bm.Loop() {
 					must(bm, run())
 				}

@@ -121,7 +121,7 @@ type Handle struct {
 	bytes     int64
 	handle    uintptr
 	stream    cuda.Stream
-	measure   func(run func() error) (float64, error)
+	measure   func(pace choices.Pace, run func() error) (float64, error)
 }
 
 // Handle makes the library ready for a card. Products use the workspace, which is the caller's and must lie on a 256-byte boundary (0: each plan
@@ -153,12 +153,12 @@ func (l *Library) on(card *cuda.Card, name string, workspace cuda.Ptr, bytes int
 func (h *Handle) SetStream(s cuda.Stream) { h.stream = s }
 
 // time is how many milliseconds the card takes for what run puts into the handle's stream.
-func (h *Handle) time(run func() error) (float64, error) {
+func (h *Handle) time(pace choices.Pace, run func() error) (float64, error) {
 	if err := h.card.StreamSynchronize(h.stream); err != nil {
 		return 0, err
 	}
 	defer h.SetStream(h.stream)
-	return choices.Measure(h.card.API, func(s cuda.Stream) error {
+	return choices.Measure(h.card.API, pace, func(s cuda.Stream) error {
 		h.SetStream(s)
 		return run()
 	})

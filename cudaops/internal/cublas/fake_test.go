@@ -164,7 +164,7 @@ func TestUnsupported(t *testing.T) {
 func tunable(t *testing.T, h *Handle, times ...float64) *Plan {
 	t.Helper()
 	measured := 0
-	h.measure = func(run func() error) (float64, error) {
+	h.measure = func(_ choices.Pace, run func() error) (float64, error) {
 		if len(times) == 0 {
 			t.Fatal("measured again")
 		}
@@ -215,7 +215,7 @@ func TestTuneTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	tunable(t, h, 3, 1)
-	h.measure = func(func() error) (float64, error) { return 1, nil }
+	h.measure = func(choices.Pace, func() error) (float64, error) { return 1, nil }
 	if err := slow.Tune(0x1000, 0x2000, 0x3000, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -265,7 +265,7 @@ func TestRoom(t *testing.T) {
 	f := openFake(t)
 	h := f.handle(t)
 	tunable(t, h, 3, 1)
-	h.measure = func(run func() error) (float64, error) { return 1, run() }
+	h.measure = func(_ choices.Pace, run func() error) (float64, error) { return 1, run() }
 	for _, c := range []struct {
 		room int64
 		want int64 // bytes; -1: there is none

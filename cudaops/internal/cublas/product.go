@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/tandem-train/tandem/cudaops/internal/cublas/choices"
 	"github.com/tandem-train/tandem/internal/ir"
 )
 
@@ -94,6 +95,9 @@ func (p Product) epilogue() uint64 {
 	}
 	return e
 }
+
+// Heavy reports whether the product is heavy work; see [choices.Heavy].
+func (p Product) Heavy() bool { return choices.Heavy(max(p.Batch, 1) * p.M * p.N * p.K) }
 
 // vector reports whether there is a vector beside the matrices.
 func (p Product) vector() bool { return p.Bias || p.BiasGrad != NoBiasGrad }

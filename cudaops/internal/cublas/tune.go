@@ -9,7 +9,7 @@ import (
 )
 
 // Tune runs all that the library offers for the product on the buffers given, whose results are overwritten, and stays with the fastest.
-// What was remembered is not measured again; what is measured is remembered. Where nothing can be remembered Tune changes nothing, because
+// The operands should hold numbers as they will: a card takes less power for zeros, and is faster. What was remembered is not measured again; what is measured is remembered. Where nothing can be remembered Tune changes nothing, because
 // another run might choose otherwise and give other bits. It waits for the card, and is not for a stream that is captured.
 func (p *Plan) Tune(a, b, c, bias cuda.Ptr) error {
 	if p.Tuned(a, b, c, bias) {
@@ -31,10 +31,10 @@ func (p *Plan) Tuned(a, b, c, bias cuda.Ptr) bool {
 }
 
 func (p *Plan) tune(by *choice, a, b, c, bias cuda.Ptr) error {
-	fastest, err := choices.Fastest(len(by.offers), func(i int) (float64, error) {
+	fastest, err := choices.Fastest(len(by.offers), p.product.Heavy(), func(i int, pace choices.Pace) (float64, error) {
 		// What the library offered it may still refuse when it is run.
 		try := &choice{algo: &by.offers[i].algo, bytes: by.offers[i].workspace}
-		return p.h.measure(func() error { return p.run(try, a, b, c, bias, p.space()) })
+		return p.h.measure(pace, func() error { return p.run(try, a, b, c, bias, p.space()) })
 	})
 	if err != nil {
 		return err
@@ -52,7 +52,11 @@ func (p *Plan) key(by *choice) string {
 	if by == &p.choice[1] {
 		alignment = "any alignment"
 	}
-	return fmt.Sprintf("cublasLt %d, %s, %v, %s, workspace %d", p.h.lib.version, p.h.name, p, alignment, p.room())
+	how := ""
+	if p.product.Heavy() {
+		how = ", sustained"
+	}
+	return fmt.Sprintf("cublasLt %d, %s, %v, %s, workspace %d%s", p.h.lib.version, p.h.name, p, alignment, p.room(), how)
 }
 
 // use makes a remembered algorithm the choice, if the library agrees that it is one for the product.

@@ -209,7 +209,7 @@ func (h *Handle) time(run func() error) (ms float64, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, h.SetStream(own)) }()
-	return choices.Measure(h.card.API, func(s cuda.Stream) error {
+	return choices.Measure(h.card.API, choices.Brief, func(s cuda.Stream) error {
 		if s != h.stream {
 			if err := h.SetStream(s); err != nil {
 				return err

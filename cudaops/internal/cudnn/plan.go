@@ -381,7 +381,7 @@ func (p *Plan) Tuned() bool { return p.made || !p.h.lib.remembers.Ready() }
 func (p *Plan) tune(x, w, y, bias, workspace cuda.Ptr, bytes int64) error {
 	before := p.by
 	fits := slices.DeleteFunc(slices.Clone(p.offers), func(o offer) bool { return int64(o.bytes) > bytes })
-	fastest, err := choices.Fastest(len(fits), func(i int) (float64, error) {
+	fastest, err := choices.Fastest(len(fits), false, func(i int, _ choices.Pace) (float64, error) {
 		if err := p.take(fits[i]); err != nil {
 			return 0, err
 		}

@@ -2,7 +2,12 @@ package exec
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
+
+	"github.com/tandem-train/tandem/cudaops/internal/cublas/cardtest"
+	"github.com/tandem-train/tandem/cudaops/internal/cuda"
+	"github.com/tandem-train/tandem/internal/ir"
 )
 
 // WaysOfMatrices tests every way of small products and convolutions, as TestWays and TestConvWays do, on whatever card there is.
@@ -28,3 +33,32 @@ func WaysOfMatrices(t *testing.T) {
 
 // UpdateInParts is TestUpdateInParts on whatever card there is.
 func UpdateInParts(t *testing.T) { updateInParts(t) }
+
+// Noise fills bytes of a card's memory with noise.
+func Noise(card *cuda.Card, at cuda.Ptr, bytes int) error {
+	return (&Exec{card: card, shared: card.Stream}).noise(at, bytes)
+}
+
+// Measured fills three regions with 1 and gives what a product, heavy or not, is measured on whose operands lie in a and y and whose result in out, 16 words
+// each; and what the regions hold when its result has been written.
+func Measured(b *cardtest.Bench, a, y, out ir.Region, heavy bool) (operands [3][]float32, stays map[ir.Region][]float32, err error) {
+	ones := slices.Repeat([]float32{1}, 16)
+	e := &Exec{card: b.Card, shared: b.Card.Stream}
+	at, sizes := make([]place, 3), []int{64, 64, 64}
+	for i, r := range []ir.Region{a, y, out} {
+		e.base[r] = b.New(ones, 0)
+		at[i].base = r
+	}
+	err = vendor{e: e}.measure(at, sizes, 2, 0, heavy, func(at []cuda.Ptr, _ cuda.Ptr) error {
+		for i := range operands {
+			operands[i] = b.Get(at[i], 16)
+		}
+		b.Put(at[2], cardtest.Poison(16))
+		return nil
+	})
+	stays = map[ir.Region][]float32{}
+	for _, p := range at {
+		stays[p.base] = b.Get(e.base[p.base], 16)
+	}
+	return operands, stays, err
+}

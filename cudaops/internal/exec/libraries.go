@@ -228,7 +228,7 @@ func (v vendor) product(b *planner, p matrices) (bool, error) {
 		if v.e.sizing != nil {
 			workspace = v.e.sizing.atMost(plan.Workspace, plan.MostWorkspace)
 		}
-		err = v.measure(p.at[:], sizes[:], 2, plan.MostWorkspace(), func(at []cuda.Ptr, space cuda.Ptr) error {
+		err = v.measure(p.at[:], sizes[:], 2, plan.MostWorkspace(), q.Heavy(), func(at []cuda.Ptr, space cuda.Ptr) error {
 			plan.SetWorkspace(space)
 			return plan.Tune(at[0], at[1], at[2], vector)
 		})
@@ -295,7 +295,7 @@ func (v vendor) convolution(b *planner, c convolution) (bool, error) {
 		for _, shape := range [][4]int{c.xs, c.ws, c.ys} {
 			sizes = append(sizes, ir.Of(shape[:]...).Size()*c.xt.Size())
 		}
-		err = v.measure([]place{c.x, c.w, c.y}, sizes, out, workspace, func(at []cuda.Ptr, space cuda.Ptr) error {
+		err = v.measure([]place{c.x, c.w, c.y}, sizes, out, workspace, false, func(at []cuda.Ptr, space cuda.Ptr) error {
 			return plan.Tune(at[0], at[1], at[2], v.e.address(c.bias), space, workspace)
 		})
 		if err != nil {
@@ -311,14 +311,16 @@ func (v vendor) convolution(b *planner, c convolution) (bool, error) {
 }
 
 // measure calls f with the addresses of operands of so many bytes, by which a library finds out what is fastest. A result that would overwrite what
-// must stay, and what has no address yet, is replaced by memory that is taken for this alone; so is the workspace. Where the card has none left,
-// and where only sizes are wanted, nothing is measured.
-func (v vendor) measure(at []place, sizes []int, out int, workspace int64, f func(at []cuda.Ptr, workspace cuda.Ptr) error) (err error) {
+// must stay, and what has no address yet, is replaced by memory that is taken for this alone; so is the workspace. For heavy work operands hold numbers:
+// parameters do already, all others become noise, what must stay elsewhere. Where the card has no memory left, and where only sizes are wanted, nothing is
+// measured.
+func (v vendor) measure(at []place, sizes []int, out int, workspace int64, heavy bool, f func(at []cuda.Ptr, workspace cuda.Ptr) error) (err error) {
 	if v.e.sizing != nil {
 		return nil
 	}
+	noisy := func(i int) bool { return heavy && i != out && at[i].base != ir.Params }
 	replaced := func(i int) bool {
-		return at[i].base == scratch || i == out && at[i].base != ir.Work && at[i].base != spare
+		return at[i].base == scratch || (i == out || noisy(i)) && at[i].base != ir.Work && at[i].base != spare
 	}
 	var offsets []int64 // of what is replaced
 	total := roundUp(workspace)
@@ -344,6 +346,11 @@ func (v vendor) measure(at []place, sizes []int, out int, workspace int64, f fun
 		addresses[i] = v.e.address(p)
 		if replaced(i) {
 			addresses[i] = block + cuda.Ptr(offsets[i]) + cuda.Ptr(p.bytes%boundary)
+		}
+		if noisy(i) {
+			if err := v.e.noise(addresses[i], sizes[i]); err != nil {
+				return err
+			}
 		}
 	}
 	return f(addresses, block)

@@ -286,7 +286,7 @@ func timed(b *testing.B, p *ir.Program, w way) (ms float64) {
 	}
 	err := l.card.Do(func() (err error) {
 		for range b.N {
-			ms, err = choices.Measure(l.card.API, func(stream cuda.Stream) error {
+			ms, err = choices.Measure(l.card.API, choices.Brief, func(stream cuda.Stream) error {
 				l.stream = stream
 				return l.put(&l.parts[0], inBranches, stream)
 			})

@@ -95,6 +95,9 @@ func (v vendor) keyOf(b *planner, s *ir.Step, ways []way) (string, error) {
 	for _, w := range ways {
 		key.WriteString(", " + w.name)
 	}
+	if heavy(s) {
+		key.WriteString(", sustained")
+	}
 	return key.String(), nil
 }
 
@@ -126,6 +129,11 @@ func (v vendor) fastest(p *ir.Program, s *ir.Step, ways []way) (fastest int, ok 
 	// What has been started before may still use this memory.
 	if err := v.card.StreamSynchronize(v.e.shared); err != nil {
 		return 0, false, err
+	}
+	if heavy(s) {
+		if err := v.e.noiseFor(s); err != nil {
+			return 0, false, err
+		}
 	}
 	trials, most := make([]*Exec, len(ways)), 0
 	defer func() {
@@ -181,12 +189,12 @@ func (v vendor) fastest(p *ir.Program, s *ir.Step, ways []way) (fastest int, ok 
 			return 0, false, fmt.Errorf("try %s: %w", ways[i].name, err)
 		}
 	}
-	fastest, err = choices.Fastest(len(ways), func(i int) (float64, error) {
+	fastest, err = choices.Fastest(len(ways), heavy(s), func(i int, pace choices.Pace) (float64, error) {
 		e := trials[i]
 		if e == nil {
 			return 0, errNoWay
 		}
-		return choices.Measure(v.card.API, func(s cuda.Stream) error {
+		return choices.Measure(v.card.API, pace, func(s cuda.Stream) error {
 			e.stream = s
 			for _, w := range e.parts[0].work {
 				if err := w.put(); err != nil {
@@ -197,6 +205,25 @@ func (v vendor) fastest(p *ir.Program, s *ir.Step, ways []way) (fastest int, ok 
 		})
 	})
 	return fastest, err == nil, err
+}
+
+// heavy reports whether a step is a product that is heavy work.
+func heavy(s *ir.Step) bool {
+	p, err := newMatrices(s)
+	return err == nil && choices.Heavy(p.batch*p.m*p.n*p.k)
+}
+
+// noiseFor makes noise of what a step reads of work memory.
+func (e *Exec) noiseFor(s *ir.Step) error {
+	for _, o := range s.In {
+		if o.Region != ir.Work {
+			continue
+		}
+		if err := e.noise(e.address(at(o)), reach(o.Shape, o.Strides)*o.DType.Size()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // alone is a program of one step, whose results lie in so many bytes of spare memory where they must not be written in their own place, as far from a boundary as

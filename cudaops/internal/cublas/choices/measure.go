@@ -1,16 +1,28 @@
 package choices
 
 import (
+	"cmp"
 	"errors"
 	"math"
+	"slices"
 
 	"github.com/tandem-train/tandem/cudaops/internal/cuda"
 )
 
+// Pace says for how long a candidate is measured.
+type Pace uint8
+
+// The paces.
+const (
+	Brief     Pace = iota // a few runs
+	Sustained             // on a card that it has kept busy for so long that it is as slow as its power limit makes it
+)
+
 // Fastest measures n candidates, the best guess first, and returns the fastest. One that fails is none; when all fail, so does Fastest. The
 // card's clock changes while it is busy: so all are measured in turn, some times, and the least time of each counts. A later candidate must be
-// faster than an earlier one by more than measuring errs.
-func Fastest(n int, measure func(i int) (ms float64, err error)) (int, error) {
+// faster than an earlier one by more than measuring errs. Of [Heavy] work, those that come close to the fastest are measured at the sustained pace as well, which
+// decides.
+func Fastest(n int, heavy bool, measure func(i int, pace Pace) (ms float64, err error)) (int, error) {
 	const (
 		rounds = 3
 		margin = 0.97
@@ -20,7 +32,7 @@ func Fastest(n int, measure func(i int) (ms float64, err error)) (int, error) {
 	best := math.Inf(1)
 	var errs []error
 	for i := range least {
-		ms, err := measure(i)
+		ms, err := measure(i, Brief)
 		if err != nil {
 			errs = append(errs, err)
 			ms = math.Inf(1)
@@ -36,26 +48,70 @@ func Fastest(n int, measure func(i int) (ms float64, err error)) (int, error) {
 			if least[i] > hope*best {
 				continue
 			}
-			ms, err := measure(i)
+			ms, err := measure(i, Brief)
 			if err != nil {
 				return 0, err
 			}
 			least[i] = min(least[i], ms)
 		}
 	}
-	fastest := 0
-	for i := range least {
-		if least[i] < margin*least[fastest] {
+	if !heavy {
+		return first(least, margin), nil
+	}
+	return steadiest(least, best, func(i int) (float64, error) { return measure(i, Sustained) })
+}
+
+// first is the earliest candidate that no later one beats by more than the margin.
+func first(ms []float64, margin float64) (fastest int) {
+	for i := range ms {
+		if ms[i] < margin*ms[fastest] {
 			fastest = i
 		}
 	}
-	return fastest, nil
+	return fastest
 }
+
+// steadiest decides by another measurement between the few candidates that take the least time, if they are near the best.
+func steadiest(least []float64, best float64, measure func(i int) (ms float64, err error)) (int, error) {
+	const (
+		most   = 6
+		near   = 1.04
+		margin = 0.99
+	)
+	var list []int
+	for i := range least {
+		if least[i] <= near*best {
+			list = append(list, i)
+		}
+	}
+	slices.SortStableFunc(list, func(i, j int) int { return cmp.Compare(least[i], least[j]) })
+	list = list[:min(most, len(list))]
+	if len(list) == 1 {
+		return list[0], nil
+	}
+	slices.Sort(list)
+	times := make([]float64, len(list))
+	for k, i := range list {
+		var err error
+		if times[k], err = measure(i); err != nil {
+			return 0, err
+		}
+	}
+	return list[first(times, margin)], nil
+}
+
+// Heavy reports whether a product of so many multiplications is heavy work: a card that does many of these soon draws as much power as it may, and slows
+// down. What is fastest then is what needs the least energy, which may be another algorithm than on a card that is cool.
+func Heavy(multiplications int) bool { return multiplications >= 1<<36 }
 
 // Measure returns how many milliseconds the card takes for what run puts into a stream. It is run some times, in a graph, so that the time
 // of the calls themselves does not count; what it works on must be ready. Measure waits for the card.
-func Measure(api *cuda.API, run func(s cuda.Stream) error) (ms float64, err error) {
-	const enough, most = 0.5, 20 // milliseconds, runs
+func Measure(api *cuda.API, pace Pace, run func(s cuda.Stream) error) (ms float64, err error) {
+	const most = 20                        // runs
+	enough, before, timed := 0.5, 0.0, 0.0 // milliseconds: of a graph, of graphs before some are timed, of those
+	if pace == Sustained {
+		enough, before, timed = 5, 100, 50 // a card takes a tenth of a second to find its clock
+	}
 	s, err := api.StreamCreate()
 	if err != nil {
 		return 0, err
@@ -69,7 +125,8 @@ func Measure(api *cuda.API, run func(s cuda.Stream) error) (ms float64, err erro
 	if ms, err = elapsed(api, s, func() error { return run(s) }); err != nil {
 		return 0, err
 	}
-	runs := min(int(enough/max(ms, enough/most))+1, most)
+	ms = max(ms, enough/most)
+	runs := min(int(enough/ms)+1, most)
 	graph, err := api.Capture(s, func() error {
 		for range runs {
 			if err := run(s); err != nil {
@@ -82,12 +139,21 @@ func Measure(api *cuda.API, run func(s cuda.Stream) error) (ms float64, err erro
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, api.GraphExecDestroy(graph)) }()
-	launch := func() error { return api.GraphLaunch(graph, s) }
-	if err := launch(); err != nil {
+	launches := func(long float64) int { return 1 + int(long/(ms*float64(runs))) }
+	launch := func(n int) error {
+		for range n {
+			if err := api.GraphLaunch(graph, s); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := launch(launches(before)); err != nil {
 		return 0, err
 	}
-	ms, err = elapsed(api, s, launch)
-	return ms / float64(runs), err
+	n := launches(timed)
+	ms, err = elapsed(api, s, func() error { return launch(n) })
+	return ms / float64(runs*n), err
 }
 
 // elapsed is the time of what do puts into a stream.

@@ -22,7 +22,7 @@ func TestFastest(t *testing.T) {
 		{"too slow at first", [][]float64{{9, 1}, {2}}, 1},
 	} {
 		turn := make([]int, len(c.times))
-		got, err := Fastest(len(c.times), func(i int) (float64, error) {
+		got, err := Fastest(len(c.times), false, func(i int, _ Pace) (float64, error) {
 			ms := c.times[i][min(turn[i], len(c.times[i])-1)]
 			turn[i]++
 			if ms < 0 {
@@ -37,10 +37,50 @@ func TestFastest(t *testing.T) {
 			t.Errorf("%s: measured %v times", c.name, turn)
 		}
 	}
-	if _, err := Fastest(2, func(int) (float64, error) { return 0, broken }); !errors.Is(err, broken) {
+	if _, err := Fastest(2, false, func(int, Pace) (float64, error) { return 0, broken }); !errors.Is(err, broken) {
 		t.Errorf("all fail: %v", err)
 	}
-	if _, err := Fastest(0, nil); err == nil {
+	if _, err := Fastest(0, false, nil); err == nil {
 		t.Error("the fastest of none")
+	}
+}
+
+// TestFastestSustained: of the candidates that are nearly the fastest, a few, the one is chosen that is when it has run for long.
+func TestFastestSustained(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		briefly   []float64
+		sustained []float64 // 0: not to be measured
+		want      int
+	}{
+		{"alone", []float64{2, 1, 3}, []float64{0, 0, 0}, 1},
+		{"other order", []float64{1, 1.01, 1.02}, []float64{1.3, 1.2, 1.25}, 1},
+		{"too slow briefly", []float64{1, 1.01, 1.1}, []float64{1.3, 1.2, 0}, 1},
+		{"alike", []float64{1.01, 1, 1.02}, []float64{1.2, 1.195, 1.19}, 0},
+		{"at most six", []float64{1.03, 1, 1, 1, 1, 1, 1}, []float64{0, 3, 3, 2, 3, 3, 3}, 3},
+	} {
+		measured := make([]bool, len(c.briefly))
+		got, err := Fastest(len(c.briefly), true, func(i int, pace Pace) (float64, error) {
+			if pace == Brief {
+				return c.briefly[i], nil
+			}
+			if measured[i] || c.sustained[i] == 0 {
+				t.Errorf("%s: candidate %d is measured, before that %t", c.name, i, measured[i])
+			}
+			measured[i] = true
+			return c.sustained[i], nil
+		})
+		if err != nil || got != c.want {
+			t.Errorf("%s: %d, %v, want %d", c.name, got, err, c.want)
+		}
+	}
+	broken := errors.New("broken")
+	if _, err := Fastest(2, true, func(_ int, pace Pace) (float64, error) {
+		if pace == Sustained {
+			return 0, broken
+		}
+		return 1, nil
+	}); !errors.Is(err, broken) {
+		t.Errorf("a failure when it has run for long: %v", err)
 	}
 }
