@@ -50,9 +50,10 @@ type team struct {
 	ended   sync.WaitGroup
 }
 
-// looks is how often who waits for a rank of the process, or for the next task, looks before it sleeps: some 20 µs. To wake it takes half of that, and
-// giving a card a small model's step not much more. On the host ranks share the cores with those that compute; there they sleep at once.
-const looks = 20_000
+// looks is how often who waits for a rank of the process, or for the next task, looks before it sleeps: some 200 µs. To wake it may take
+// 100, as long as two steps of a small model that cards have ahead; so who has tasks more often than that stays awake. On the host ranks share
+// the cores with those that compute; there they sleep at once.
+const looks = 200_000
 
 func (t *team) start() {
 	t.errs = make([]error, len(t.ranks))
