@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tandem-train/tandem/cudaops"
 	"github.com/tandem-train/tandem/cudaops/cudaopstest"
 	"github.com/tandem-train/tandem/nn"
 )
@@ -64,6 +65,31 @@ func TestStart(t *testing.T) {
 		t.Setenv(startVariable, value)
 		if err := takeStart(t.Context(), &out); err == nil {
 			t.Errorf("%s=%s: no error", startVariable, value)
+		}
+	}
+}
+
+// TestFirstStep makes the first step of a worker: on a card, whose memory that takes, or on the host.
+func TestFirstStep(t *testing.T) {
+	cudaopstest.Setup(t, "1", "")
+	for on, want := range map[string]bool{atHost: false, atCards: true} {
+		if err := cudaops.ResetPeakMemoryStats(0); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv(firstStepVariable, on)
+		var out bytes.Buffer
+		if err := takeFirstStep(t.Context(), &out); err != nil {
+			t.Fatal(err)
+		}
+		if out.String() != firstStep+"\n" {
+			t.Errorf("%s: said %q", on, out.String())
+		}
+		peak, err := cudaops.MaxMemoryAllocated(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := peak > 4*669_706; got != want {
+			t.Errorf("%s: %d bytes of the card were used", on, peak)
 		}
 	}
 }
