@@ -22,15 +22,17 @@ type heuristic struct {
 
 // Attributes of the library's descriptors.
 const (
-	layoutBatchCount, layoutBatchStride                     = 5, 6
-	descTransA, descEpilogue, descBias                      = 3, 7, 8 // descTransB is 4
-	prefWorkspace, prefReduction                            = 1, 3
-	prefAlignA, prefAlignB, prefAlignC, prefAlignD          = 5, 6, 7, 8
-	transposeOp                                             = 1
-	reductionComputeType                                    = 2 // parts are stored and then added up in order
-	candidates                                              = 16
-	aligned                                        cuda.Ptr = 16 // bytes, the most that any algorithm asks for
+	layoutBatchCount, layoutBatchStride            = 5, 6
+	descTransA, descEpilogue, descBias             = 3, 7, 8 // descTransB is 4
+	prefWorkspace, prefReduction                   = 1, 3
+	prefAlignA, prefAlignB, prefAlignC, prefAlignD = 5, 6, 7, 8
+	transposeOp                                    = 1
+	reductionComputeType                           = 2 // parts are stored and then added up in order
+	candidates                                     = 16
 )
+
+// Alignment is the largest boundary, in bytes, that an algorithm asks buffers to lie on.
+const Alignment cuda.Ptr = 16
 
 // Plan is a product made ready on a card.
 type Plan struct {
@@ -109,11 +111,12 @@ func (p *Plan) prepare() error {
 			return err
 		}
 	}
-	for i, alignment := range [...]cuda.Ptr{aligned, cuda.Ptr(q.Out.Size())} {
-		// Some products the library has for well aligned buffers only.
-		if err := p.choose(&p.choice[i], alignment); err != nil && (i == 0 || !Unsupported(err)) {
-			return err
-		}
+	if err := p.choose(&p.choice[0], Alignment); err != nil || q.Aligned {
+		return err
+	}
+	// Some products the library has for well aligned buffers only.
+	if err := p.choose(&p.choice[1], cuda.Ptr(q.Out.Size())); err != nil && !Unsupported(err) {
+		return err
 	}
 	return nil
 }
@@ -240,7 +243,7 @@ func (p *Plan) chosen(a, b, c, bias cuda.Ptr) *choice {
 	if p.product.vector() {
 		bits |= bias
 	}
-	if bits%aligned == 0 {
+	if bits%Alignment == 0 {
 		return &p.choice[0]
 	}
 	return &p.choice[1]
@@ -250,7 +253,7 @@ var one, zero float32 = 1, 0
 
 func (p *Plan) run(by *choice, a, b, c, bias, workspace cuda.Ptr) error {
 	if by.algo == nil {
-		return fmt.Errorf("buffers at %#x, %#x, %#x and %#x: cuBLASLt has this product for 16-byte boundaries only: %w", a, b, c, bias, p.h.lib.check("cublasLtMatmul", notSupported))
+		return fmt.Errorf("buffers at %#x, %#x, %#x and %#x: this product is for 16-byte boundaries only: %w", a, b, c, bias, p.h.lib.check("cublasLtMatmul", notSupported))
 	}
 	if p.product.vector() {
 		if err := p.setBias(bias); err != nil {

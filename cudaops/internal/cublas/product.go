@@ -34,6 +34,10 @@ type Product struct {
 	BiasGrad BiasGrad // instead of Bias and Relu: the vector is a result
 	TF32     bool     // float32 inputs may be rounded to 10 bits of mantissa, which is some ten times as fast
 
+	// Aligned says that all buffers will lie on the boundary of [Alignment]. The library is not asked then what it has for others, over which it
+	// thinks a while the first time.
+	Aligned bool
+
 	Room int64 // the most workspace that it may need, if that is less than the handle's; 0: as much as that
 }
 

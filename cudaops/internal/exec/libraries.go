@@ -175,6 +175,7 @@ func (v vendor) product(b *planner, p matrices) (bool, error) {
 	if p.along[1] {
 		q.B, copied[1] = cublas.Matrix{Row: 1, Col: p.k}, true
 	}
+	q.Aligned = !slices.ContainsFunc([]place{p.at[0], p.at[1], p.at[2], vector}, func(at place) bool { return v.e.address(at)%cublas.Alignment != 0 })
 	q.Room = int64(b.room())
 	plan, err := h.Plan(q)
 	if q.Room > 0 && cublas.Unsupported(err) {
