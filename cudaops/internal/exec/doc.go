@@ -45,8 +45,8 @@
 // a kernel is launched before the one before it is done, on cards that can do that: it waits by itself, at its start for all that came before, or at its
 // end where it needs nothing of the kernels that still run. A kernel that waits at its end runs beside those, so a chain is no slower for
 // what is beside its longest path, and it takes the time of a launch off each kernel that is on it. What a library launches breaks a chain, and in a chain nothing is
-// computed while numbers of other cards are under way: so the first runs are arranged in both ways, in turns, and timed, and the faster arrangement
-// stays. No result depends on that.
+// computed while numbers of other cards are under way: so the first runs are arranged in both ways, some at a time, and timed, and the arrangement whose
+// median is less stays. Ranks whose cards exchange in a run try the same and decide together, since the slowest of them makes all of them slow. No result depends on that.
 // TANDEM_CUDA_BRANCHES=off or on asks for one of them.
 //
 // # Concurrency and errors
