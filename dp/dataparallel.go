@@ -190,7 +190,10 @@ func (t *DataParallel) open(initialized func() error) error {
 		err = t.push()
 	}
 	if err == nil && t.procs != nil {
-		err = t.replicate(ctx)
+		var alike bool
+		if alike, err = t.alike(ctx); err == nil && !alike {
+			err = t.replicate(ctx)
+		}
 	}
 	if err == nil {
 		err = t.touch()

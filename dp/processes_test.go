@@ -553,6 +553,82 @@ func TestReplicasStartAsRankZero(t *testing.T) {
 	}
 }
 
+// counted counts the broadcasts of a rank.
+type counted struct {
+	comm.Comm
+	broadcasts *int
+}
+
+func (c counted) Broadcast(ctx context.Context, buf []float32, root int) error {
+	*c.broadcasts++
+	return c.Comm.Broadcast(ctx, buf, root)
+}
+
+// countedEnd is an end whose groups count their broadcasts.
+type countedEnd struct {
+	end
+	broadcasts *int
+}
+
+func (e countedEnd) NewGroup(ctx context.Context, facts []comm.Fact) (comm.Comm, error) {
+	c, err := e.end.NewGroup(ctx, facts)
+	return counted{c, e.broadcasts}, err
+}
+
+// TestValuesAtTheStart: where ranks bring other values than rank 0, one parameter or one buffer is enough, they get its; where all have the same,
+// nothing is sent.
+func TestValuesAtTheStart(t *testing.T) {
+	cudaopstest.Setup(t, "", "")
+	for name, changed := range map[string]string{"the same": "", "another weight": "0.weight", "another running variance": "1.running_var"} {
+		t.Run(name, func(t *testing.T) {
+			m := newMeeting(2)
+			var states [2][]float32
+			var broadcasts [2]int
+			var ranks sync.WaitGroup
+			for r := range 2 {
+				ranks.Go(func() {
+					model := nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+					err := nn.Initialize(model, 3)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					sd, err := nn.StateDict(model)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					for key, v := range sd.All() {
+						if r == 1 && key == changed {
+							v.Float32s()[1]++
+						}
+					}
+					if err := nn.LoadStateDict(model, sd, true); err != nil {
+						t.Error(err)
+						return
+					}
+					d, err := dp.New(model, nn.CrossEntropy(), nn.SGD(0.1), dp.WithSession(countedEnd{end{m, r}, &broadcasts[r]}))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					states[r], err = stateOf(d)
+					if err := errors.Join(err, d.Close()); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			ranks.Wait()
+			if !slices.Equal(states[0], states[1]) {
+				t.Errorf("rank 0 begins with %v, rank 1 with %v", states[0], states[1])
+			}
+			if sent := broadcasts[0] > 0; sent != (changed != "") || broadcasts[0] != broadcasts[1] {
+				t.Errorf("%d broadcasts by rank 0, %d by rank 1", broadcasts[0], broadcasts[1])
+			}
+		})
+	}
+}
+
 // TestRanksThatDisagree at the start are told.
 func TestRanksThatDisagree(t *testing.T) {
 	cudaopstest.Setup(t, "", "")
