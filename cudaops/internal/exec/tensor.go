@@ -17,7 +17,7 @@ type tile struct {
 func (t tile) String() string { return fmt.Sprintf("tile %dx%d, k in %d", t.m, t.n, t.parts) }
 
 // kernelVersion counts changes of tensor.cuh after which other tiles may be the fastest.
-const kernelVersion = 1
+const kernelVersion = 2
 
 // tiles are the cuts that are worth trying for a product: small tiles, by which many blocks share a small product, and parts of k where those are
 // too few. For large products the library is twice as fast, and always was on an H200.
@@ -104,7 +104,7 @@ func (b *planner) tensor(p matrices, t tile) {
 // product is the Product of tensor.cuh.
 func (p matrices) product() string {
 	a, c, out := p.strides[0], p.strides[1], p.strides[2]
-	return fmt.Sprintf("Product<%d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %t, %t, %t, %t, %t, %t, %t>", p.batch, p.m, p.n, p.k,
+	return fmt.Sprintf("Product<%d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, %t, %t, %t, %t, %t, %t, %t, %t>", p.batch, p.m, p.n, p.k,
 		a[0], a[1], a[2], c[0], c[1], c[2], out[0], out[2], p.maskStrides[0], p.maskStrides[1],
-		p.even(0), p.even(1), p.even(2) && p.n%lanes == 0, p.biased, p.relu, p.masked, p.summed)
+		p.even(0), p.even(1), p.even(2) && p.n%lanes == 0, p.maskStrides[1] == 1 && p.maskStrides[0]%lanes == 0 && p.mask.even(wordBytes) && p.n%lanes == 0, p.biased, p.relu, p.masked, p.summed)
 }

@@ -34,18 +34,23 @@ template <int R, bool K, u64 SR, u64 SK, int ROWS, bool EVEN, bool FULL> struct 
 
 // Product says everything of a product. Strides of x, y and out by row, column and batch, of mask by row and column; out's by column is 1.
 template <int BATCH_, int M_, int N_, int K_, u64 AR_, u64 AC_, u64 AB_, u64 BR_, u64 BC_, u64 BB_, u64 CR_, u64 CB_, u64 MR_, u64 MC_,
-          bool EVENA_, bool EVENB_, bool EVENC_, bool BIAS_, bool RELU_, bool MASK_, bool SUMS_>
+          bool EVENA_, bool EVENB_, bool EVENC_, bool EVENM_, bool BIAS_, bool RELU_, bool MASK_, bool SUMS_>
 struct Product {
     static const int BATCH = BATCH_, M = M_, N = N_, K = K_;
     static const u64 AR = AR_, AC = AC_, AB = AB_, BR = BR_, BC = BC_, BB = BB_, CR = CR_, CB = CB_, MR = MR_, MC = MC_;
-    static const bool EVENA = EVENA_, EVENB = EVENB_, EVENC = EVENC_, BIAS = BIAS_, RELU = RELU_, MASK = MASK_, SUMS = SUMS_;
+    static const bool EVENA = EVENA_, EVENB = EVENB_, EVENC = EVENC_, EVENM = EVENM_, BIAS = BIAS_, RELU = RELU_, MASK = MASK_, SUMS = SUMS_;
     const float *x, *y, *bias, *mask;
     float *out, *sums;
-    __device__ __forceinline__ float finish(float v, int m, int n) const {
+    __device__ __forceinline__ float finish(float v, int n, float by) const {
         if (BIAS) v += bias[n];
         if (RELU) v = relu(v);
-        if (MASK) v = mask[m * MR + n * MC] <= 0.f ? 0.f : v;
+        if (MASK) v = by <= 0.f ? 0.f : v;
         return v;
+    }
+    template <int V> __device__ __forceinline__ Vec<V> masks(int m, int n) const {
+        const float *at = mask + m * MR + n * MC;
+        if constexpr (EVENM) return loadv<V>(at);
+        else return load<V, MC>(at);
     }
 };
 
@@ -53,19 +58,33 @@ struct Product {
 // adds up some of what all have, in order, and stores it.
 template <class P, int BM, int BN, int S, int LANES, int T> struct Results {
     static const int pitch = BN + 4, rows = BM * pitch;
+    static const int V = P::EVENC ? 4 : 1, all = BM * BN / V, mine = (all + S - 1) / S, each = (mine + T - 1) / T; // fours, or ones
+    typedef Vec<V> Masks[P::MASK ? each : 1];
     static __device__ __forceinline__ int at(int m, int n) { return m * pitch + n; }
-    static __device__ __forceinline__ void store(const P &p, const float *shared, int rank, int z, int m0, int n0) {
+    // place is where the thread's i-th results lie; false if there are none.
+    static __device__ __forceinline__ bool place(int i, int rank, int m0, int n0, int &m, int &n) {
+        const int first = i * T + threadIdx.x, e = rank * mine + first;
+        m = e / (BN / V), n = e % (BN / V) * V;
+        return first < mine && e < all && m0 + m < P::M && n0 + n < P::N;
+    }
+    // masks reads those of the thread's results, long before they are there.
+    static __device__ __forceinline__ void masks(const P &p, Masks &by, int rank, int m0, int n0) {
+        if constexpr (P::MASK) {
+#pragma unroll
+            for (int i = 0, m, n; i < each; i++)
+                if (place(i, rank, m0, n0, m, n)) by[i] = p.template masks<V>(m0 + m, n0 + n);
+        }
+    }
+    static __device__ __forceinline__ void store(const P &p, const float *shared, const Masks &by, int rank, int z, int m0, int n0) {
         const int t = threadIdx.x;
         if constexpr (S > 1) meet();
         else __syncthreads();
-        const int V = P::EVENC ? 4 : 1, all = BM * BN / V, mine = (all + S - 1) / S;
-        for (int i = t; i < mine; i += T) {
-            const int e = rank * mine + i;
-            const int m = e / (BN / V), n = e % (BN / V) * V;
-            if (e >= all || m0 + m >= P::M || n0 + n >= P::N) continue;
+#pragma unroll
+        for (int i = 0, m, n; i < each; i++) {
+            if (!place(i, rank, m0, n0, m, n)) continue;
             Vec<V> v = sum<V>(shared + at(m, n));
 #pragma unroll
-            for (int j = 0; j < V; j++) v.x[j] = p.finish(v.x[j], m0 + m, n0 + n + j);
+            for (int j = 0; j < V; j++) v.x[j] = p.finish(v.x[j], n0 + n + j, P::MASK ? by[P::MASK ? i : 0].x[j] : 0.f);
             storev<V>(p.out + z * P::CB + (u64)(m0 + m) * P::CR + n0 + n, v);
         }
         if constexpr (P::SUMS) {
@@ -121,6 +140,8 @@ template <class P, int BM, int BN, int S, int D> struct Tile {
             }
             fetched();
         };
+        typename Sum::Masks by;
+        Sum::masks(p, by, rank, m0, n0);
         float acc[TM][TN][4] = {};
         float row = 0.f;
         const bool summing = P::SUMS && n0 == 0 && t < BM * lanes;
@@ -174,6 +195,6 @@ template <class P, int BM, int BN, int S, int D> struct Tile {
         if constexpr (P::SUMS) {
             if (t < BM * lanes) shared[Sum::rows + t] = row;
         }
-        Sum::store(p, shared, rank, z, m0, n0);
+        Sum::store(p, shared, by, rank, z, m0, n0);
     }
 };
