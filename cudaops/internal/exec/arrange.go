@@ -63,11 +63,40 @@ func (e *Exec) arranged(tasks []task, how int) arrangement {
 		list[i] = tasks[task]
 	}
 	after := e.plan.dependencies(list)
-	turns := branches(after, n, func(i int) int { return list[i].apart() })
+	path := longestPath(after)
+	turns := branches(after, n, func(i int) int {
+		if branch := list[i].apart(); branch != 0 || !path[i] {
+			return branch
+		}
+		return onPath
+	})
 	if e.card.Major >= hopper {
 		overtake(list, after, turns, e.takesTurns)
 	}
 	return arrangement{order: order, turns: turns}
+}
+
+// longestPath reports which tasks are on the longest path, that of most tasks. Where products fill a card by themselves, the time of a graph is that path's, if its
+// tasks do not have to wait for others that they do not need.
+func longestPath(after [][]int) []bool {
+	path, depth := make([]bool, len(after)), make([]int, len(after))
+	last := 0
+	for i, list := range after {
+		for _, d := range list {
+			depth[i] = max(depth[i], depth[d]+1)
+		}
+		if depth[i] >= depth[last] {
+			last = i
+		}
+	}
+	for i := last; len(after) > 0; {
+		path[i] = true
+		if depth[i] == 0 {
+			break
+		}
+		i = after[i][slices.IndexFunc(after[i], func(d int) bool { return depth[d] == depth[i]-1 })]
+	}
+	return path
 }
 
 // byNeed orders tasks for a chain: first those on which most others follow, one after the other. So those of the longest path come as early as

@@ -31,6 +31,36 @@ func (s span) conflict(o span) bool {
 
 func (s span) overlaps(o span) bool { return s.base == o.base && s.from < o.to && o.from < s.to }
 
+// operands are where those of a step lie that have elements.
+func operands(s *ir.Step) (list []span) {
+	for i, o := range slices.Concat(s.In, s.Out) {
+		if o.Shape.Size() > 0 {
+			on := extent(o)
+			on.writes = i >= len(s.In)
+			list = append(list, on)
+		}
+	}
+	return list
+}
+
+// only plans tasks that read and write less than what their step does: what lies at some places, and the scratch that they take.
+func (b *planner) only(on []span, plan func() error) error {
+	first, from, fresh := len(b.tasks), b.used, b.fresh
+	if err := plan(); err != nil {
+		return err
+	}
+	if fresh && !b.fresh {
+		from = b.own[b.step].from
+	}
+	if from < b.used {
+		on = append(on, span{scratch, from, b.used, true})
+	}
+	for i := range b.tasks[first:] {
+		b.tasks[first+i].on = on
+	}
+	return nil
+}
+
 // spans are what a task reads and writes: what its steps do, and words of the control block.
 func (p *plan) spans(t task) (list []span) {
 	if t.on != nil {
@@ -50,21 +80,8 @@ func (p *plan) spans(t task) (list []span) {
 			}
 		}
 	}
-	add := func(o ir.Operand, writes bool) {
-		if o.Shape.Size() > 0 {
-			s := extent(o)
-			s.writes = writes
-			list = append(list, s)
-		}
-	}
 	for _, step := range t.steps() {
-		s := &p.program.Steps[step]
-		for _, o := range s.In {
-			add(o, false)
-		}
-		for _, o := range s.Out {
-			add(o, true)
-		}
+		list = append(list, operands(&p.program.Steps[step])...)
 		if own := p.own[step]; own.from < own.to {
 			list = append(list, own)
 		}
@@ -125,12 +142,24 @@ const (
 // clock is how many tasks of each branch have been done at some moment, at least.
 type clock [allBranches]int
 
-// branches gives tasks their turns in at most n branches, but in a branch apart where that is not 0. after are the dependencies; waits are only
+// onPath stands for the first branch, which then is for the longest path alone, so that nothing comes between two of its tasks.
+const onPath = -1
+
+// branches gives tasks their turns in at most n branches, but on the path or in a branch apart where apart says so; else that is 0. after are the dependencies; waits are only
 // those of them that do not follow from others.
 func branches(after [][]int, n int, apart func(task int) int) []turn {
 	turns, clocks := make([]turn, len(after)), make([]clock, len(after))
 	var ends [allBranches][]int // the tasks of each branch
 	number := func(task int) int { return clocks[task][turns[task].branch] }
+	from := 0 // the first branch that is there for all
+	if n > 1 {
+		for i := range turns {
+			turns[i].branch = apart(i)
+			if turns[i].branch == onPath {
+				from = 1
+			}
+		}
+	}
 	// wait leaves out what has been done at a moment, and moves that on.
 	wait := func(c *clock, tasks []int) (waits []int) {
 		for _, d := range slices.Backward(tasks) { // a later task may come after an earlier one
@@ -148,11 +177,11 @@ func branches(after [][]int, n int, apart func(task int) int) []turn {
 	for i := range after {
 		var known clock
 		needed := wait(&known, after[i])
-		if n > 1 {
-			turns[i].branch = apart(i)
-		}
-		if turns[i].branch == 0 {
-			turns[i].branch = choose(n, ends[:], known)
+		switch turns[i].branch {
+		case onPath:
+			turns[i].branch = 0
+		case 0:
+			turns[i].branch = choose(from, n, ends[:], known)
 		}
 		best := turns[i].branch
 		t, c := &turns[i], &clocks[i]
@@ -169,11 +198,11 @@ func branches(after [][]int, n int, apart func(task int) int) []turn {
 	return turns
 }
 
-// choose finds the best of n branches for a task, given the tasks of each and what is known to be done: one whose last task is needed anyway,
+// choose finds the best of the branches from one to behind another for a task, given the tasks of each and what is known to be done: one whose last task is needed anyway,
 // a later one rather than an earlier one; then, one that has not begun; then, the one whose last task came first.
-func choose(n int, ends [][]int, known clock) int {
-	best, bestEnd, free := 0, 0, false
-	for b := range n {
+func choose(from, to int, ends [][]int, known clock) int {
+	best, bestEnd, free := from, 0, false
+	for b := from; b < to; b++ {
 		end := -1
 		if tasks := ends[b]; len(tasks) > 0 {
 			end = tasks[len(tasks)-1]
@@ -182,7 +211,7 @@ func choose(n int, ends [][]int, known clock) int {
 		switch {
 		case isFree && (!free || end > bestEnd):
 			best, bestEnd, free = b, end, true
-		case !free && (b == 0 || end < bestEnd):
+		case !free && (b == from || end < bestEnd):
 			best, bestEnd = b, end
 		}
 	}

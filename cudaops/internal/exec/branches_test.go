@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/tandem-train/tandem/internal/ir"
@@ -150,6 +151,29 @@ func TestBranches(t *testing.T) {
 	}
 }
 
+// The longest path has a branch for itself, in which others would come before its tasks.
+func TestLongestPath(t *testing.T) {
+	after := [][]int{{}, {0}, {0}, {2}, {}, {1, 3}, {5}, {0, 5}}
+	path := longestPath(after)
+	if want := []bool{true, false, true, true, false, true, false, true}; !slices.Equal(path, want) {
+		t.Errorf("the path is %v, want %v", path, want)
+	}
+	turns := branches(after, maxBranches, func(i int) int {
+		if path[i] {
+			return onPath
+		}
+		return 0
+	})
+	for i, turn := range turns {
+		if path[i] != (turn.branch == 0) || turn.branch >= maxBranches {
+			t.Errorf("task %d is in branch %d, on the path: %v", i, turn.branch, path[i])
+		}
+	}
+	if got := longestPath(nil); len(got) != 0 {
+		t.Errorf("the path of nothing: %v", got)
+	}
+}
+
 // Steps have scratch of their own, until there is too much of it.
 func TestScratchApart(t *testing.T) {
 	b := &planner{plan: &plan{own: make([]span, 6)}}
@@ -291,5 +315,58 @@ func TestCollectivesAreApart(t *testing.T) {
 		if turns[sum].branch != together {
 			t.Errorf("collective %d is in branch %d", k, turns[sum].branch)
 		}
+	}
+}
+
+// copying is libraries whose products with sums are made of a copy of B along k, by a kernel of our own.
+type copying struct{ none }
+
+func (copying) choose(b *planner, s *ir.Step) (way, error) {
+	if s.Epilogue.Sums {
+		return along{1, 1}.way(), nil
+	}
+	return b.ways(s, 0)[0], nil
+}
+
+func (copying) product(b *planner, p matrices) (bool, error) { return true, b.ownMatMul(p) }
+
+// Copies of operands wait for what makes those and for nothing else, and sums beside a product do not wait for it.
+func TestCopiesAreApart(t *testing.T) {
+	s := newSketch(t)
+	x, w := s.in(64, 48), s.slot(ir.Params, ir.F32, 48, 48)
+	h := s.Map(ir.Relu, s.MatMul(x, s.Read(w)))
+	dy := s.MatMul(h, s.Read(w))
+	s.out(dy)
+	s.out(s.MatMul(s.T(dy), x))
+	s.out(s.Sum(s.T(dy), 1))
+	p, err := newPlan(s.compile(), copying{}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tasks := p.segments[0].tasks
+	turns := branches(p.dependencies(tasks), maxBranches, func(i int) int { return tasks[i].apart() })
+	after := inTurn(turns, -1, 0)
+	const step = 2 // the product with sums
+	copied, product, sums := -1, -1, -1
+	for i, task := range tasks {
+		l, ok := task.do.(launch)
+		switch {
+		case !ok || task.step != step:
+		case l.args[len(l.args)-1].base == scratch:
+			copied = i
+		case strings.HasPrefix(p.kernels[l.kernel], "matMul"):
+			product = i
+		default:
+			sums = i
+		}
+	}
+	if copied < 0 || product < 0 || sums < 0 {
+		t.Fatalf("the copy is task %d, the product %d, its sums %d of\n%v", copied, product, sums, p)
+	}
+	if slices.Contains(after[copied], true) {
+		t.Errorf("the copy of the input waits: %v", after[copied])
+	}
+	if !after[product][copied] || after[sums][copied] || after[sums][product] || after[product][sums] {
+		t.Errorf("after the copy, task %d: the product, %d, which comes after %v, and sums, %d, after %v", copied, product, after[product], sums, after[sums])
 	}
 }

@@ -10,7 +10,8 @@
 //	fused.go, reduce.go, rows.go, move.go, pool.go, product.go
 //	            choose, for each kind of step, a function of kernels/*.cuh and its template arguments
 //	parts.go    cuts the update of a large network into parts that need not wait for all of backward
-//	ways.go     lists how a product can be carried out: by the library, with its operands copied or not, or by tiles of our own (tensor.go)
+//	ways.go     lists how a product can be carried out: by the library, or by tiles of our own (tensor.go)
+//	along.go    has a way for gradients of weights: copies an operand for it, and cuts its inner dimension
 //	filters.go  lists the same for convolutions, and has kernels of our own for images of one channel and for gradients by filters
 //	halo.go     has one for convolutions with few filters, and for gradients by what they read
 //	trial.go    tries them on the card, the first time, and remembers the fastest

@@ -16,6 +16,8 @@ func WaysOfMatrices(t *testing.T) {
 	for _, c := range []productCase{
 		{m: 20, n: 40, k: 200, bias: true, relu: true, even: true},
 		{m: 33, n: 10, k: 50, alongN: true, mask: true},
+		{m: 40, n: 36, k: 12, alongN: true, mask: true, even: true},
+		{m: 40, n: 36, k: 264, alongM: true, alongN: true, sums: true, even: true},
 		{m: 131, n: 37, k: 267, alongM: true, alongN: true, sums: true},
 		{m: 130, n: 36, k: 520, alongM: true, alongN: true, bias: true, relu: true, even: true},
 	} {
@@ -30,6 +32,9 @@ func WaysOfMatrices(t *testing.T) {
 		t.Run(c.String(), func(t *testing.T) { c.test(t, rng) })
 	}
 }
+
+// MaskedGradient is TestMaskedGradient on whatever card there is.
+func MaskedGradient(t *testing.T) { maskedGradient(t) }
 
 // UpdateInParts is TestUpdateInParts on whatever card there is.
 func UpdateInParts(t *testing.T) { updateInParts(t) }

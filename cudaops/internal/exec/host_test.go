@@ -24,6 +24,16 @@ func TestWaysOnHost(t *testing.T) {
 	}
 }
 
+// TestMaskedGradientOnHost: so do copies along k that apply a mask, and parts of k.
+func TestMaskedGradientOnHost(t *testing.T) {
+	if _, err := cublas.Open(); err == nil {
+		t.Skip("cuBLASLt is installed, which can't work with a fake driver; TestMaskedGradient is for such machines")
+	}
+	if fakecuda.In(t, fakecuda.Config{Cards: []int64{4096}, Kernels: true, Env: map[string]string{"FAKE_CUDA_MAJOR": "9"}}) {
+		exec.MaskedGradient(t)
+	}
+}
+
 // TestUpdateInPartsOnHost does that with a fake that runs a graph's tasks in any order that the graph allows.
 func TestUpdateInPartsOnHost(t *testing.T) {
 	if fakecuda.In(t, fakecuda.Config{Cards: []int64{4096}, Kernels: true, Env: map[string]string{"FAKE_CUDA_MAJOR": "9"}}) {

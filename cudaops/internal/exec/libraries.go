@@ -143,8 +143,7 @@ type vendor struct {
 	*toolbox
 }
 
-// libraryTypes are cuBLASLt's.
-// product plans p for cuBLASLt. An operand that it cannot take is copied first, and so is one of which a copy is wanted.
+// product plans p for cuBLASLt. An operand that it cannot take is copied first.
 func (v vendor) product(b *planner, p matrices) (bool, error) {
 	if p.k == 0 {
 		return false, nil // zeros
@@ -163,17 +162,9 @@ func (v vendor) product(b *planner, p matrices) (bool, error) {
 	if p.summed {
 		q.BiasGrad, vector = cublas.SumA, p.sums
 	}
-	extents := [3][2]int{{p.m, p.k}, {p.k, p.n}, {p.m, p.n}}
 	matrix := [3]*cublas.Matrix{&q.A, &q.B, &q.C}
 	for i, s := range p.strides {
 		*matrix[i] = cublas.Matrix{Row: s[0], Col: s[1], Batch: s[2]}
-	}
-	var copied [3]bool
-	if p.along[0] {
-		q.A, copied[0] = cublas.Matrix{Row: p.k, Col: 1}, true
-	}
-	if p.along[1] {
-		q.B, copied[1] = cublas.Matrix{Row: 1, Col: p.k}, true
 	}
 	q.Aligned = !slices.ContainsFunc([]place{p.at[0], p.at[1], p.at[2], vector}, func(at place) bool { return v.e.address(at)%cublas.Alignment != 0 })
 	q.Room = int64(b.room())
@@ -182,16 +173,18 @@ func (v vendor) product(b *planner, p matrices) (bool, error) {
 		q.Room = 0
 		plan, err = h.Plan(q)
 	}
+	var refused []int
 	for range 2 {
 		var layout *cublas.LayoutError
 		if !errors.As(err, &layout) || layout.Operand == 'C' {
 			break
 		}
 		i := int(layout.Operand - 'A')
-		copied[i] = true
-		*matrix[i] = cublas.Matrix{Row: extents[i][1], Col: 1}
+		refused = append(refused, i)
+		rows, columns := p.extents(i)
+		*matrix[i] = cublas.Matrix{Row: columns, Col: 1}
 		if p.strides[i][2] != 0 {
-			matrix[i].Batch = extents[i][0] * extents[i][1]
+			matrix[i].Batch = rows * columns
 		}
 		plan, err = h.Plan(q)
 	}
@@ -202,27 +195,14 @@ func (v vendor) product(b *planner, p matrices) (bool, error) {
 		return false, err
 	}
 	v.e.later(plan.Close)
-	for i, needed := range copied {
-		if !needed {
-			continue
-		}
-		shape, strides := ir.Of(extents[i][0], extents[i][1]), p.strides[i][:2]
-		if p.strides[i][2] != 0 {
-			shape, strides = ir.Of(p.batch, shape[0], shape[1]), []int{p.strides[i][2], strides[0], strides[1]}
-		}
-		rows := shape.Strides()
-		if i == 1 && p.along[i] {
-			rows = []int{1, p.k}
-		}
-		to := b.temporary((shape.Size()*p.dtype[i].Size() + wordBytes - 1) / wordBytes)
-		if err := b.move(shape, strided{p.at[i], strides, p.dtype[i]}, strided{to, rows, p.dtype[i]}); err != nil {
+	for _, i := range refused {
+		if err := b.copied(&p, i, matrix[i].Row, matrix[i].Col); err != nil {
 			return false, err
 		}
-		p.at[i] = to
 	}
 	var sizes [3]int
-	for i, m := range matrix {
-		sizes[i] = reach(ir.Of(p.batch, extents[i][0], extents[i][1]), []int{m.Batch, m.Row, m.Col}) * p.dtype[i].Size()
+	for i := range sizes {
+		sizes[i] = p.bytes(i)
 	}
 	workspace := plan.Workspace
 	if vector := v.e.address(vector); !plan.Tuned(v.e.address(p.at[0]), v.e.address(p.at[1]), v.e.address(p.at[2]), vector) {
@@ -237,14 +217,16 @@ func (v vendor) product(b *planner, p matrices) (bool, error) {
 			return false, err
 		}
 	}
-	// A workspace of its own, since it may run at the same time as others.
-	space := b.temporary(int(workspace()+3) / 4)
-	b.add(libraryCall{func(address func(place) cuda.Ptr) func() error {
-		x, y, out, bias := address(p.at[0]), address(p.at[1]), address(p.at[2]), address(vector)
-		plan.SetWorkspace(address(space))
-		return func() error { return plan.Run(x, y, out, bias) }
-	}})
-	return true, nil
+	return true, b.only(p.operands(), func() error {
+		// A workspace of its own, since it may run at the same time as others.
+		space := b.temporary(int(workspace()+3) / 4)
+		b.add(libraryCall{func(address func(place) cuda.Ptr) func() error {
+			x, y, out, bias := address(p.at[0]), address(p.at[1]), address(p.at[2]), address(vector)
+			plan.SetWorkspace(address(space))
+			return func() error { return plan.Run(x, y, out, bias) }
+		}})
+		return nil
+	})
 }
 
 // vectorBytes is what cuDNN reads and writes at once of numbers in halves, without looking whether their place allows it.

@@ -138,11 +138,7 @@ func (b *planner) inParts(s *ir.Step) error {
 		}
 		t := &b.tasks[len(b.tasks)-1]
 		t.beside = true
-		for k, o := range slices.Concat(p.In, p.Out) {
-			on := extent(o)
-			on.writes = k >= len(p.In)
-			t.on = append(t.on, on)
-		}
+		t.on = operands(p)
 	}
 	return nil
 }

@@ -30,6 +30,11 @@ func (p place) plus(bytes int) place { return place{p.base, p.bytes + bytes} }
 // even reports whether lanes elements of a size may lie at a place. Regions begin at multiples of 256 bytes.
 func (p place) even(size int) bool { return p.bytes%(lanes*size) == 0 }
 
+// span is bytes from there on.
+func (p place) span(bytes int, writes bool) span {
+	return span{p.base, p.bytes, p.bytes + bytes, writes}
+}
+
 func at(o ir.Operand) place { return place{o.Region, o.Offset * o.DType.Size()} }
 
 // Tasks are what goes into the stream.
@@ -78,6 +83,7 @@ type task struct {
 	on   []span // what it reads and writes, where that is not all that its steps do
 	// beside says that the others do not wait for it, until the end.
 	beside bool
+	masks  bool // it does no more than apply the mask of its step's product
 }
 
 // steps are all steps whose work a task does.

@@ -35,7 +35,6 @@ type matrices struct {
 	masked         bool
 	sums           place // of a's rows
 	summed         bool
-	along          [2]bool // whether a copy of a or b is to be made that lies along k
 }
 
 // newMatrices is the product of a step with all of its epilogue.
@@ -71,6 +70,30 @@ func newMatrices(s *ir.Step) (p matrices, err error) {
 	return p, nil
 }
 
+// extents are the rows and columns of an operand, or of the result.
+func (p matrices) extents(i int) (rows, columns int) {
+	return [...]int{p.m, p.k, p.m}[i], [...]int{p.k, p.n, p.n}[i]
+}
+
+// bytes are those from the first element of an operand, or of the result, to behind the last.
+func (p matrices) bytes(i int) int {
+	rows, columns := p.extents(i)
+	s := p.strides[i]
+	return reach(ir.Of(p.batch, rows, columns), []int{s[2], s[0], s[1]}) * p.dtype[i].Size()
+}
+
+// operands are where those of a product without a mask lie, and its results.
+func (p matrices) operands() []span {
+	on := []span{p.at[0].span(p.bytes(0), false), p.at[1].span(p.bytes(1), false), p.at[2].span(p.bytes(2), true)}
+	if p.biased {
+		on = append(on, p.bias.span(p.n*p.biasType.Size(), false))
+	}
+	if p.summed {
+		on = append(on, p.sums.span(p.m*wordBytes, true))
+	}
+	return on
+}
+
 func (b *planner) ownMatMul(p matrices) error {
 	s := p.strides
 	x, y, v, o := ctype(p.dtype[0]), ctype(p.dtype[1]), ctype(p.biasType), ctype(p.dtype[2])
@@ -81,7 +104,9 @@ func (b *planner) ownMatMul(p matrices) error {
 	if p.biased {
 		params, args, bias = append(params, "const "+v+" *bias"), append(args, p.bias), "bias"
 	}
-	return b.tiles("matMul", t, fmt.Sprintf("x, y, %s, out", bias), p.batch, p.m, p.n, p.k, append(params, o+" *out"), append(args, p.at[2]))
+	return b.only(p.operands(), func() error {
+		return b.tiles("matMul", t, fmt.Sprintf("x, y, %s, out", bias), p.batch, p.m, p.n, p.k, append(params, o+" *out"), append(args, p.at[2]))
+	})
 }
 
 // tiles launches a product of product.cuh. t is its type, fields are what it is made of, parameters all.

@@ -50,15 +50,7 @@ func (b *planner) productWays(s *ir.Step, major int) []way {
 			return nil
 		}))
 	}
-	// The tensor cores of Hopper take operands in TF32 that lie along k: where neither does, a library spends half of the time again on that.
-	// A copy of one of them is enough.
-	const worth = 1 << 33 // multiplications
-	if p.batch == 1 && p.m*p.n*p.k >= worth && p.strides[0][1] != 1 && p.strides[1][0] != 1 {
-		list = append(list,
-			way{name: "A along k", plan: func(b *planner, s *ir.Step) error { return b.along(s, [2]bool{true, false}) }},
-			way{name: "B along k", plan: func(b *planner, s *ir.Step) error { return b.along(s, [2]bool{false, true}) }})
-	}
-	return list
+	return append(list, alongWays(p)...)
 }
 
 // whole is a way that does everything of a product at once.
@@ -73,19 +65,15 @@ func whole(name string, plan func(b *planner, p matrices) error) way {
 }
 
 // plain makes a product by the library, or else by a kernel of our own, and what else there is of its epilogue by steps after it.
-func (b *planner) plain(s *ir.Step) error { return b.along(s, [2]bool{}) }
-
-// along is plain with copies of some of the operands, which lie along k.
-func (b *planner) along(s *ir.Step, k [2]bool) error {
+func (b *planner) plain(s *ir.Step) error {
 	plain := s.Plain()
 	p, err := newMatrices(&plain[0])
 	if err != nil {
 		return err
 	}
 	if s.Out[0].Shape.Size() > 0 {
-		p.along = k
 		err := b.byLibrary(p)
-		if errors.Is(err, errNoWay) && k == [2]bool{} {
+		if errors.Is(err, errNoWay) {
 			err = b.ownMatMul(p)
 		}
 		if err != nil {
@@ -96,6 +84,9 @@ func (b *planner) along(s *ir.Step, k [2]bool) error {
 		if err := b.build(&plain[1+i]); err != nil {
 			return err
 		}
+	}
+	if s.Epilogue.Mask != 0 && !s.Epilogue.Sums && s.Out[0].Shape.Size() > 0 {
+		b.tasks[len(b.tasks)-1].masks = true
 	}
 	return nil
 }

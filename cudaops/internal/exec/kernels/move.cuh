@@ -10,22 +10,65 @@ template <int V, class T> __device__ __forceinline__ void movev(T *to, const T *
 // Between types it converts.
 template <int V, class T, class F> __device__ __forceinline__ void movev(T *to, const F *from) { storev<V>(to, loadv<V>(from)); }
 
-// transpose goes through tiles of 32 x 32: read along one dimension, written along another, both in whole lines. f.from(z) and f.to(z)
-// are where the plane z of the other dimensions lies; in a plane element (a, b) is read at a + b*SB and written at a*SA + b.
+// Square is what a block does to transpose: a tile of 32 x 32*L is read along one dimension and written along another, both in whole lines. Element (a, b) is read
+// at a + b*SB and written at a*SA + b.
+template <int L, class T, class I, I NA, I NB, I SB, I SA> struct Square {
+    static const I tiles = (NB + 32 * L - 1) / (32 * L);
+    T tile[32 * L][33];
+    static __device__ __forceinline__ I a0() { return (I)blockIdx.x / tiles * 32; }
+    static __device__ __forceinline__ I b0() { return (I)blockIdx.x % tiles * (32 * L); }
+    // read gives a thread its 4*L, of which all are under way at once.
+    static __device__ __forceinline__ void read(T *v, const T *from) {
+        const u32 x = threadIdx.x % 32, y = threadIdx.x / 32;
+        const I a = a0() + x, b = b0() + y;
+#pragma unroll
+        for (int i = 0; i < 4 * L; i++) v[i] = a < NA && b + i * 8 < NB ? from[a + (b + i * 8) * SB] : T(0);
+    }
+    __device__ __forceinline__ void write(T *to, const T *v) {
+        const u32 x = threadIdx.x % 32, y = threadIdx.x / 32;
+#pragma unroll
+        for (int i = 0; i < 4 * L; i++) tile[y + i * 8][x] = v[i];
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < 32; i += 8)
+#pragma unroll
+            for (int j = 0; j < 32 * L; j += 32)
+                if (b0() + x + j < NB && a0() + y + i < NA) to[(a0() + y + i) * SA + b0() + x + j] = tile[x + j][y + i];
+    }
+};
+
+// transpose does that for planes: f.from(z) and f.to(z) are where plane z lies.
 template <class I, I NA, I NB, I SB, I SA, class F, class T> __device__ __forceinline__ void transpose(const F &f, T *to, const T *from) {
-    __shared__ T tile[32][33];
-    const I tiles = (NB + 31) / 32;
-    const I a0 = (I)blockIdx.x / tiles * 32, b0 = (I)blockIdx.x % tiles * 32;
+    __shared__ Square<1, T, I, NA, NB, SB, SA> square;
+    T v[4];
+    square.read(v, from + f.from(blockIdx.y));
+    square.write(to + f.to(blockIdx.y), v);
+}
+
+// transposeSum does it for a matrix of numbers that is written without gaps, and sums what is in a tile over b: that of tile t goes to sums[t*NA + a]. Where the
+// mask is 0 or less, at a + b*SM, a number counts as 0.
+template <int L, bool MASK, class I, I NA, I NB, I SB, I SM>
+__device__ __forceinline__ void transposeSum(const float *from, const float *mask, float *to, float *sums) {
+    typedef Square<L, float, I, NA, NB, SB, NB> Tile;
+    __shared__ Tile square;
+    __shared__ float below[8][32];
     const u32 x = threadIdx.x % 32, y = threadIdx.x / 32;
-    from += f.from(blockIdx.y);
-    to += f.to(blockIdx.y);
+    float v[4 * L], sum = 0.f;
+    square.read(v, from);
+    if constexpr (MASK) {
+        float by[4 * L];
+        Square<L, float, I, NA, NB, SM, NB>::read(by, mask);
 #pragma unroll
-    for (int i = 0; i < 32; i += 8)
-        if (a0 + x < NA && b0 + y + i < NB) tile[y + i][x] = from[a0 + x + (b0 + y + i) * SB];
-    __syncthreads();
+        for (int i = 0; i < 4 * L; i++) v[i] = by[i] <= 0.f ? 0.f : v[i];
+    }
 #pragma unroll
-    for (int i = 0; i < 32; i += 8)
-        if (b0 + x < NB && a0 + y + i < NA) to[(a0 + y + i) * SA + b0 + x] = tile[x][y + i];
+    for (int i = 0; i < 4 * L; i++) sum += v[i];
+    below[y][x] = sum;
+    square.write(to, v);
+    if (y > 0 || Tile::a0() + x >= NA) return;
+#pragma unroll
+    for (int i = 1; i < 8; i++) sum += below[i][x];
+    sums[(I)blockIdx.x % Tile::tiles * NA + Tile::a0() + x] = sum;
 }
 
 // gather takes N rows of W elements; an index out of range is noted and gives zeros.

@@ -1,0 +1,154 @@
+package exec
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/tandem-train/tandem/internal/ir"
+)
+
+// As many parts of k as fill the card with tiles, and none of them short.
+func TestPartsOfK(t *testing.T) {
+	for _, c := range []struct{ m, n, k, want int }{
+		{512, 784, 4096, 4}, {512, 512, 4096, 8}, {8192, 8192, 4096, 1}, {512, 512, 600, 2}, {128, 128, 4096, 16}, {512, 512, 4098, 1}, {10, 10, 256, 1},
+	} {
+		p := matrices{batch: 1, m: c.m, n: c.n, k: c.k, strides: [3][3]int{{1, c.m}, {c.n, 1}, {c.n, 1}}}
+		if got := partsOfK(p); got != c.want {
+			t.Errorf("%dx%dx%d is cut into %d parts, want %d", c.m, c.k, c.n, got, c.want)
+		}
+		p.strides[2][0]++ // results with gaps
+		if got := partsOfK(p); got != 1 {
+			t.Errorf("%dx%dx%d with gaps is cut into %d parts", c.m, c.k, c.n, got)
+		}
+	}
+}
+
+// turning makes products with sums of copies along k, and all others in the plain way.
+type turning struct{ libraries }
+
+func (l turning) choose(b *planner, s *ir.Step) (way, error) {
+	if s.Epilogue.Sums {
+		return along{0, 2}.way(), nil
+	}
+	return b.ways(s, 0)[0], nil
+}
+
+// masked is a gradient that a mask is applied to, and that of weights and bias that follow from it.
+type masked struct {
+	g, w, h, x, dw, sums *ir.Slot
+}
+
+const maskedBatch, maskedIn, maskedOut, maskedNext = 264, 36, 70, 20
+
+// drawMasked draws that; others, if there are, read the gradient too.
+func drawMasked(s *sketch, others func(dy *ir.Value)) (m masked) {
+	m.g, m.w = s.slot(ir.Input, ir.F32, maskedBatch, maskedNext), s.slot(ir.Params, ir.F32, maskedNext, maskedOut)
+	m.h, m.x = s.slot(ir.Input, ir.F32, maskedBatch, maskedOut), s.slot(ir.Input, ir.F32, maskedBatch, maskedIn)
+	dy := s.Select(s.Map(ir.Le, s.Read(m.h), s.Const(0)), s.Const(0), s.MatMul(s.Read(m.g), s.Read(m.w)))
+	m.dw, m.sums = s.slot(ir.Output, ir.F32, maskedOut, maskedIn), s.slot(ir.Output, ir.F32, maskedOut)
+	s.Store(m.dw, s.MatMul(s.T(dy), s.Read(m.x)))
+	s.Store(m.sums, s.Sum(s.T(dy), 1))
+	if others != nil {
+		others(dy)
+	}
+	return m
+}
+
+// masks is how many tasks of a plan apply masks.
+func (p *plan) masks() (n int) {
+	for _, s := range p.segments {
+		for _, t := range s.tasks {
+			if t.masks {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// A mask is applied by whoever copies what is masked, unless somebody else needs that, too.
+func TestMaskGoesAlong(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		others func(s *sketch, dy *ir.Value)
+		want   int
+	}{
+		{"nobody else", nil, 0},
+		{"the caller", func(s *sketch, dy *ir.Value) { s.out(dy) }, 1},
+		{"another product", func(s *sketch, dy *ir.Value) { s.out(s.MatMul(dy, s.in(maskedOut, 3))) }, 1},
+	} {
+		s := newSketch(t)
+		drawMasked(s, func(dy *ir.Value) {
+			if c.others != nil {
+				c.others(s, dy)
+			}
+		})
+		p, err := newPlan(s.compile(), turning{copying{}}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := p.masks(); got != c.want {
+			t.Errorf("%s reads what is masked, too: %d tasks mask, want %d:\n%v", c.name, got, c.want, p)
+		}
+	}
+}
+
+func TestMaskedGradient(t *testing.T) {
+	openCard(t)
+	maskedGradient(t)
+}
+
+// maskedGradient checks the numbers of such a gradient.
+func maskedGradient(t *testing.T) {
+	s := newSketch(t)
+	m := drawMasked(s, nil)
+	l := loadWith(t, s.compile(), func(e *Exec) libraries { return turning{ourOwn{only{vendor: vendor{e, e.tools}}}} })
+	if n := l.plan.masks(); n != 0 {
+		t.Errorf("%d tasks mask by themselves", n)
+	}
+	rng := rand.New(rand.NewPCG(3, uint64(rand.Uint32())))
+	fill := func(s *ir.Slot) []float32 {
+		x := make([]float32, s.Shape.Size())
+		for i := range x {
+			x[i] = float32(rng.NormFloat64())
+		}
+		l.write(t, s, x)
+		return x
+	}
+	g, w, h, x := fill(m.g), fill(m.w), fill(m.h), fill(m.x)
+	dw, sums := make([]float64, maskedOut*maskedIn), make([]float64, maskedOut)
+	for i := range maskedBatch {
+		for o := range maskedOut {
+			if h[i*maskedOut+o] <= 0 {
+				continue
+			}
+			dy := 0.
+			for k := range maskedNext {
+				dy += float64(g[i*maskedNext+k]) * float64(w[k*maskedOut+o])
+			}
+			sums[o] += dy
+			for j := range maskedIn {
+				dw[o*maskedIn+j] += dy * float64(x[i*maskedIn+j])
+			}
+		}
+	}
+	poison := slices.Repeat([]float32{float32(math.NaN())}, maskedOut*maskedIn)
+	l.write(t, m.dw, poison)
+	l.write(t, m.sums, poison[:maskedOut])
+	if err := l.Run(context.Background(), &ir.Runtime{}); err != nil {
+		t.Fatal(err)
+	}
+	for what, c := range map[string]struct {
+		got  []float32
+		want []float64
+	}{"the gradient": {l.read(t, m.dw), dw}, "the sums": {l.read(t, m.sums), sums}} {
+		for i, want := range c.want {
+			if got := float64(c.got[i]); !(math.Abs(got-want) <= 2e-3) { // of some hundred numbers of about 4 each, in float32
+				t.Fatalf("%s: %d is %v, want %v", what, i, got, want)
+			}
+		}
+	}
+}
