@@ -21,6 +21,7 @@ func align(n int) int { return roundUp(n, alignment) }
 // arena. Buffers choose one after the other, each the lowest gap that takes it. Which should choose first has no rule that is always
 // best, so some are tried: large ones; those that are alive when most is, large ones first; those that take most for longest.
 func plan(buffers []*buffer) int {
+	keepSmall(buffers)
 	least, crowd := crowding(buffers)
 	bySize := func(a, b *buffer) int { return cmp.Compare(b.size, a.size) }
 	best, chosen := -1, make([]int, len(buffers))
@@ -43,6 +44,27 @@ func plan(buffers []*buffer) int {
 		b.offset = chosen[i]
 	}
 	return max(best, 0)
+}
+
+// keepSmall lets small buffers live until the end, if all of them are little. On cards that do several steps at a time a large value would wait for the steps that
+// still read small ones, where it lies in their place: as all gradients would for the sum of the losses.
+func keepSmall(buffers []*buffer) {
+	const small, little = 1 << 14, 16 // elements of a buffer; the part of the largest that all may be
+	largest, end, all := 0, 0, 0
+	for _, b := range buffers {
+		largest, end = max(largest, align(b.size)), max(end, b.end)
+	}
+	isSmall := func(b *buffer) bool { return b.size <= small }
+	for _, b := range buffers {
+		if isSmall(b) {
+			all += align(b.size)
+		}
+	}
+	for _, b := range buffers {
+		if isSmall(b) && all <= largest/little {
+			b.end = end
+		}
+	}
 }
 
 // crowding finds the most elements that are alive at a time, which no plan can do without, and the most in each buffer's life.
