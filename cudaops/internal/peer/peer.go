@@ -299,13 +299,20 @@ func (c *Comm) launch(s cuda.Stream, early bool, works []work) error {
 	return launch(c.kernel, cuda.Dim3{X: blocks}, cuda.Dim3{X: threads}, 0, s, cuda.NewArgs(args...))
 }
 
+// movers is how many blocks a launch has that only moves numbers to and fro: gradients, while backward goes on, whose products want whole multiprocessors.
+// By 24 in place of 64, a step of four layers of 8192 on two H200s, in bf16, takes 11.5 ms in place of 12.0.
+const movers = 24
+
 // divide gives collectives blocks by size, so that all are done at about the same time, each block with one letter if that is large enough.
 func (c *Comm) divide(works []work) (blocks int) {
-	total := 0
+	total, all := 0, channels
 	for _, w := range works {
 		total += w.longest
 	}
-	most := channels - len(works)
+	if len(works) > 1 && !slices.ContainsFunc(works, func(w work) bool { return w.sum != 0 }) {
+		all = movers
+	}
+	most := all - len(works)
 	piece := min(max((total/(most+1)+32)&^31, 4*threads), c.room)
 	for i := range works {
 		w := &works[i]
@@ -313,7 +320,7 @@ func (c *Comm) divide(works []work) (blocks int) {
 		w.blocks = (w.longest + piece - 1) / piece
 		blocks += w.blocks
 	}
-	if blocks <= channels {
+	if blocks <= all {
 		return blocks
 	}
 	blocks = 0
