@@ -36,6 +36,9 @@ func WaysOfMatrices(t *testing.T) {
 // MaskedGradient is TestMaskedGradient on whatever card there is.
 func MaskedGradient(t *testing.T) { maskedGradient(t) }
 
+// PreludesTogether is TestPreludesTogether on whatever card there is.
+func PreludesTogether(t *testing.T) { preludesTogether(t) }
+
 // UpdateInParts is TestUpdateInParts on whatever card there is.
 func UpdateInParts(t *testing.T) { updateInParts(t) }
 

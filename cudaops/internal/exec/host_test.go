@@ -40,3 +40,10 @@ func TestUpdateInPartsOnHost(t *testing.T) {
 		exec.UpdateInParts(t)
 	}
 }
+
+// TestPreludesTogetherOnHost has the fake compile them.
+func TestPreludesTogetherOnHost(t *testing.T) {
+	if fakecuda.In(t, fakecuda.Config{Cards: []int64{4096}, Kernels: true, Env: map[string]string{"FAKE_CUDA_MAJOR": "9"}}) {
+		exec.PreludesTogether(t)
+	}
+}

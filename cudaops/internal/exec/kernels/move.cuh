@@ -10,9 +10,9 @@ template <int V, class T> __device__ __forceinline__ void movev(T *to, const T *
 // Between types it converts.
 template <int V, class T, class F> __device__ __forceinline__ void movev(T *to, const F *from) { storev<V>(to, loadv<V>(from)); }
 
-// Square is what a block does to transpose: a tile of 32 x 32*L is read along one dimension and written along another, both in whole lines. Element (a, b) is read
+// Transposer is what a block does to transpose: a tile of 32 x 32*L is read along one dimension and written along another, both in whole lines. Element (a, b) is read
 // at a + b*SB and written at a*SA + b.
-template <int L, class T, class I, I NA, I NB, I SB, I SA> struct Square {
+template <int L, class T, class I, I NA, I NB, I SB, I SA> struct Transposer {
     static const I tiles = (NB + 32 * L - 1) / (32 * L);
     T tile[32 * L][33];
     static __device__ __forceinline__ I a0() { return (I)blockIdx.x / tiles * 32; }
@@ -39,7 +39,7 @@ template <int L, class T, class I, I NA, I NB, I SB, I SA> struct Square {
 
 // transpose does that for planes: f.from(z) and f.to(z) are where plane z lies.
 template <class I, I NA, I NB, I SB, I SA, class F, class T> __device__ __forceinline__ void transpose(const F &f, T *to, const T *from) {
-    __shared__ Square<1, T, I, NA, NB, SB, SA> square;
+    __shared__ Transposer<1, T, I, NA, NB, SB, SA> square;
     T v[4];
     square.read(v, from + f.from(blockIdx.y));
     square.write(to + f.to(blockIdx.y), v);
@@ -49,7 +49,7 @@ template <class I, I NA, I NB, I SB, I SA, class F, class T> __device__ __forcei
 // mask is 0 or less, at a + b*SM, a number counts as 0.
 template <int L, bool MASK, class I, I NA, I NB, I SB, I SM>
 __device__ __forceinline__ void transposeSum(const float *from, const float *mask, float *to, float *sums) {
-    typedef Square<L, float, I, NA, NB, SB, NB> Tile;
+    typedef Transposer<L, float, I, NA, NB, SB, NB> Tile;
     __shared__ Tile square;
     __shared__ float below[8][32];
     const u32 x = threadIdx.x % 32, y = threadIdx.x / 32;
@@ -57,7 +57,7 @@ __device__ __forceinline__ void transposeSum(const float *from, const float *mas
     square.read(v, from);
     if constexpr (MASK) {
         float by[4 * L];
-        Square<L, float, I, NA, NB, SM, NB>::read(by, mask);
+        Transposer<L, float, I, NA, NB, SM, NB>::read(by, mask);
 #pragma unroll
         for (int i = 0; i < 4 * L; i++) v[i] = by[i] <= 0.f ? 0.f : v[i];
     }
