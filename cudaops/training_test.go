@@ -50,43 +50,41 @@ func trainOnLinkedCards(t *testing.T) {
 	}
 }
 
-// TestTwoCardsInHalves: to the bit, neither buckets nor the strategy change anything where two cards tell each other their gradients as halves, in every way
-// to do that, and what they come to is near what one card comes to, also where one of them has no samples.
+// TestTwoCardsInHalves: what two cards in bf16 come to is near what one card comes to, also where one of them has no samples; and to the bit the same
+// whether gradients are exchanged at once or in buckets, in every way to do that. So it is with as many gradients as cards tell each other as halves, with
+// either strategy.
 func TestTwoCardsInHalves(t *testing.T) {
 	if testing.Short() {
 		t.Skip("TestTrainOnLinkedCards has the races")
 	}
-	for name, c := range map[string]fakecuda.Config{
-		"nccl":   {NCCL: true, Env: map[string]string{cudaops.LinkVariable: "nccl", "TANDEM_CUDA_GRAPH": "off"}},
-		"direct": {},
-		"host":   {Env: map[string]string{cudaops.LinkVariable: "nccl", "TANDEM_CUDA_GRAPH": "off"}},
-	} {
+	unlinked := map[string]string{cudaops.LinkVariable: "nccl", "TANDEM_CUDA_GRAPH": "off"}
+	for name, c := range map[string]fakecuda.Config{"nccl": {NCCL: true, Env: unlinked}, "direct": {}, "host": {Env: unlinked}, "many": {}} {
 		c.Cards, c.Kernels = []int64{1024, 1024}, true
 		t.Run(name, func(t *testing.T) {
-			if fakecuda.In(t, c) {
-				twoCardsInHalves(t, name == "direct")
+			switch {
+			case !fakecuda.In(t, c):
+			case name == "many": // which takes a fake long
+				twoCardsInHalves(t, trainedOnMany, []int{3}, []int{64}, dp.AllReduce, dp.Sharded)
+			default:
+				twoCardsInHalves(t, trained, []int{3, 1}, []int{0, 64}, dp.AllReduce)
 			}
 		})
 	}
 }
 
-// twoCardsInHalves takes every strategy where samples are enough, if all are asked for.
-func twoCardsInHalves(t *testing.T, all bool) {
+func twoCardsInHalves(t *testing.T, train func(*testing.T, int, ...dp.Option) []float32, samples, buckets []int, strategies ...dp.Strategy) {
 	const tolerance = 1e-3 // of numbers around 1, each of whose gradients, of up to a tenth, is rounded to 8 bits in three steps
-	for _, n := range []int{3, 1} {
-		one := trained(t, n, dp.DeviceIDs(0), dp.WithPrecision(nn.BF16))
+	for _, n := range samples {
+		one := train(t, n, dp.DeviceIDs(0), dp.WithPrecision(nn.BF16))
 		var first []float32
-		for _, s := range []dp.Strategy{dp.Gather, dp.AllReduce, dp.Sharded} {
-			if s != dp.AllReduce && (!all || n == 1) {
-				continue
-			}
-			for _, bucket := range []int{0, 64} {
-				got := trained(t, n, dp.DeviceIDs(0, 1), dp.WithStrategy(s), dp.BucketBytes(bucket), dp.WithPrecision(nn.BF16))
+		for _, s := range strategies {
+			for _, bucket := range buckets {
+				got := train(t, n, dp.DeviceIDs(0, 1), dp.WithStrategy(s), dp.BucketBytes(bucket), dp.WithPrecision(nn.BF16))
 				if first == nil {
 					first = got
 				}
 				if !slices.Equal(got, first) {
-					t.Errorf("%d samples, %v, buckets of %d bytes: %v, and by another strategy, at once, %v", n, s, bucket, got, first)
+					t.Errorf("%d samples, %v, buckets of %d bytes: other bits than by another strategy, or at once", n, s, bucket)
 				}
 				for i := range one {
 					if d := math.Abs(float64(got[i] - one[i])); !(d < tolerance) {
@@ -128,7 +126,30 @@ func TestTrainInHalves(t *testing.T) {
 // trained makes three steps that are not waited for, and gives their losses and all parameters.
 func trained(t *testing.T, n int, opts ...dp.Option) []float32 {
 	t.Helper()
-	model := nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3))
+	return trainedOn(t, nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)), n, func(step int) *tensor.Dense {
+		x := make([]float32, 5*n)
+		for i := range x {
+			x[i] = float32(math.Sin(float64(1 + i + step)))
+		}
+		return tensor.New(tensor.WithShape(n, 5), tensor.WithBacking(x))
+	}, opts...)
+}
+
+// trainedOnMany is trained for a model of two million parameters, most of which are in a table.
+func trainedOnMany(t *testing.T, n int, opts ...dp.Option) []float32 {
+	t.Helper()
+	const rows = 420_000
+	return trainedOn(t, nn.Sequential(nn.Embedding(rows, 5), nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)), n, func(step int) *tensor.Dense {
+		x := make([]int32, n)
+		for i := range x {
+			x[i] = int32(i+step) * 7919 % rows
+		}
+		return tensor.New(tensor.WithShape(n), tensor.WithBacking(x))
+	}, opts...)
+}
+
+func trainedOn(t *testing.T, model nn.Module, n int, input func(step int) *tensor.Dense, opts ...dp.Option) []float32 {
+	t.Helper()
 	d, err := dp.New(model, nn.CrossEntropy(), nn.SGD(0.1, nn.Momentum(0.9)), append(opts, dp.Seed(2))...)
 	if err != nil {
 		t.Fatal(err)
@@ -140,14 +161,11 @@ func trained(t *testing.T, n int, opts ...dp.Option) []float32 {
 	}()
 	var losses []*dp.Loss
 	for step := range 3 {
-		x, y := make([]float32, 5*n), make([]int32, n)
-		for i := range x {
-			x[i] = float32(math.Sin(float64(1 + i + step)))
-		}
+		y := make([]int32, n)
 		for i := range y {
 			y[i] = int32((i + step) % 3)
 		}
-		l, err := d.StepAsync(t.Context(), tensor.New(tensor.WithShape(n, 5), tensor.WithBacking(x)), tensor.New(tensor.WithShape(n), tensor.WithBacking(y)))
+		l, err := d.StepAsync(t.Context(), input(step), tensor.New(tensor.WithShape(n), tensor.WithBacking(y)))
 		if err != nil {
 			t.Fatal(err)
 		}

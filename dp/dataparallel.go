@@ -168,8 +168,7 @@ func (t *DataParallel) open(initialized func() error) error {
 	half, halves := t.cfg.precise.Half()
 	t.compiler.Copied = halves && ir.TraitsOf(t.team.ranks[0].dev).Halves
 	t.compiler.Ranks = t.WorldSize()
-	// Float16 has not the range. Of more than two ranks, what each of them has is more than the sums are, in memory and on the wire.
-	if half == ir.BF16 && t.WorldSize() <= 2 && t.cfg.micro == 1 && !t.cfg.auto {
+	if half == ir.BF16 && t.roundsGradients() { // float16 has not the range
 		t.compiler.GradHalf = half
 	}
 	if t.procs != nil {
@@ -282,6 +281,22 @@ func (t *DataParallel) regroup(ctx context.Context) error {
 		t.lastStep = nil
 	}
 	return nil
+}
+
+// apart is how many bytes gradients take as halves, at least, where two ranks tell each other theirs rather than sum them in float32: the sum of the losses
+// takes a launch of its own then, in whose time two H200s move 2 MiB more.
+const apart = 4 << 20
+
+// roundsGradients reports whether each rank's gradients are rounded to halves: where nothing is added to them but another rank's. Of more than two ranks,
+// what each of them has would be more than the sums are, in memory and on the wire.
+func (t *DataParallel) roundsGradients() bool {
+	switch {
+	case t.cfg.micro > 1 || t.cfg.auto:
+		return false
+	case t.WorldSize() == 2:
+		return 2*int64(t.compiler.Layout.Elements) >= t.cfg.apart
+	}
+	return t.WorldSize() == 1
 }
 
 // sizes are the elements of a rank's arenas.

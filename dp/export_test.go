@@ -14,6 +14,9 @@ func WrapDevices(wrap func(ir.Device) ir.Device) Option {
 // FromLarge makes every program a large one, whose memory matters most.
 func FromLarge() Option { return func(c *config) { c.large = 1 } }
 
+// GradientsApart lets two ranks tell each other their gradients of bf16 however few they are.
+func GradientsApart() Option { return func(c *config) { c.apart = 1 } }
+
 // Session is what connects processes.
 type Session = session
 

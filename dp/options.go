@@ -74,6 +74,7 @@ type config struct {
 	session  session // nil: that of the process's job
 	wrap     func(ir.Device) ir.Device
 	large    int64 // bytes; 0 is large
+	apart    int64 // bytes; 0 is apart
 }
 
 // Option changes how New sets up training.
@@ -196,6 +197,9 @@ func (c *config) resolve(place *job.Place) error {
 		return fmt.Errorf("dp: Timeout(%v): give a positive limit", c.timeout)
 	}
 	c.micro = max(c.micro, 1)
+	if c.apart == 0 {
+		c.apart = apart
+	}
 	if c.large == 0 {
 		c.large = large
 	}

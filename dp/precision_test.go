@@ -53,10 +53,14 @@ func TestTwoRanksInHalves(t *testing.T) {
 	cudaopstest.Setup(t, "2x64MiB", "")
 	twoRanksInHalves(t, tasks(), 21, 3, 1)
 	tk := tasks()[0]
-	rounded := trainSteps(t, tk, 3, 9, 3, dp.WithPrecision(nn.BF16), dp.WithStrategy(dp.AllReduce))
-	summed := trainSteps(t, tk, 3, 9, 3, dp.WithPrecision(nn.BF16), dp.WithStrategy(dp.AllReduce), dp.AutoMicroBatch())
-	if sameBits(rounded.params, summed.params) {
-		t.Error("where gradients of several micro-batches might have to be added up, in float32, parameters are the same")
+	rounded := trainSteps(t, tk, 3, 9, 3, dp.WithPrecision(nn.BF16), dp.WithStrategy(dp.AllReduce), dp.GradientsApart())
+	for name, opts := range map[string][]dp.Option{
+		"gradients are few": nil, "gradients of micro-batches might have to be added up": {dp.GradientsApart(), dp.AutoMicroBatch()},
+	} {
+		summed := trainSteps(t, tk, 3, 9, 3, append(opts, dp.WithPrecision(nn.BF16), dp.WithStrategy(dp.AllReduce))...)
+		if sameBits(rounded.params, summed.params) {
+			t.Errorf("where %s, so that they are float32, parameters are the same", name)
+		}
 	}
 }
 
@@ -77,7 +81,7 @@ func twoRanksInHalves(t *testing.T, list []task, samples ...int) {
 						name := fmt.Sprintf("%s, %d samples, %v, %v, buckets of %d bytes", tk.name, n, p, s, bucket)
 						var params [2][2][]float32 // of the first time and the second, by ranks
 						for i := range params {
-							d, err := dp.New(tk.model(), tk.loss(), tk.opt(), slices.Concat([]dp.Option{dp.Seed(3), dp.DeviceIDs(0, 1), dp.WithPrecision(p), dp.WithStrategy(s), dp.BucketBytes(bucket)}, tk.opts)...)
+							d, err := dp.New(tk.model(), tk.loss(), tk.opt(), slices.Concat([]dp.Option{dp.Seed(3), dp.DeviceIDs(0, 1), dp.WithPrecision(p), dp.WithStrategy(s), dp.BucketBytes(bucket), dp.GradientsApart()}, tk.opts)...)
 							if err != nil {
 								t.Fatal(err)
 							}

@@ -23,9 +23,9 @@ const (
 	// TF32 lets cards shorten the operands of products and convolutions to 10 bits of mantissa, which is several times faster there. The
 	// host computes in float32.
 	TF32
-	// BF16 rounds to bfloat16: 8 bits of mantissa, and the range of float32. Of one rank, or two, each rounds its gradients of parameters, too, as in
-	// PyTorch, once they are summed up over all of its share of a batch; two ranks' are then added in float32. Of more ranks, and of micro-batches,
-	// gradients are float32, since so many are added to them.
+	// BF16 rounds to bfloat16: 8 bits of mantissa, and the range of float32. Gradients of parameters are rounded, too, as in PyTorch, once they are summed
+	// up over a rank's share of a batch, where there is one rank, or where there are two, which add theirs in float32, and gradients are many. With more
+	// ranks, or micro-batches, more is added to them, and they are float32.
 	BF16
 	// FP16 rounds to float16: 11 bits of mantissa, and numbers from 6e-8 to 65504. Gradients are smaller than that, often, so the loss
 	// is scaled up for them, by what keeps them finite; steps in which it does not are skipped, and counted (see SkippedSteps of package dp).
