@@ -58,7 +58,7 @@ func Fastest(n int, heavy bool, measure func(i int, pace Pace) (ms float64, err 
 	if !heavy {
 		return first(least, margin), nil
 	}
-	return steadiest(least, best, func(i int) (float64, error) { return measure(i, Sustained) })
+	return steadiest(least, func(i int) (float64, error) { return measure(i, Sustained) })
 }
 
 // first is the earliest candidate that no later one beats by more than the margin.
@@ -71,33 +71,49 @@ func first(ms []float64, margin float64) (fastest int) {
 	return fastest
 }
 
-// steadiest decides by another measurement between the few candidates that take the least time, if they are near the best.
-func steadiest(least []float64, best float64, measure func(i int) (ms float64, err error)) (int, error) {
+// steadiest decides by another measurement between the few candidates that take the least time, if they are near the best. Those that come close then
+// are measured once more, since a card slows down for a moment now and then.
+func steadiest(least []float64, measure func(i int) (ms float64, err error)) (int, error) {
 	const (
 		most   = 6
 		near   = 1.04
+		beside = 1.02
 		margin = 0.99
 	)
-	var list []int
-	for i := range least {
-		if least[i] <= near*best {
-			list = append(list, i)
-		}
-	}
+	list := within(least, near)
 	slices.SortStableFunc(list, func(i, j int) int { return cmp.Compare(least[i], least[j]) })
 	list = list[:min(most, len(list))]
 	if len(list) == 1 {
 		return list[0], nil
 	}
 	slices.Sort(list)
-	times := make([]float64, len(list))
-	for k, i := range list {
-		var err error
-		if times[k], err = measure(i); err != nil {
-			return 0, err
+	if _, err := measure(list[0]); err != nil { // the card is not warm yet
+		return 0, err
+	}
+	times := slices.Repeat([]float64{math.Inf(1)}, len(least))
+	for range 2 {
+		for _, i := range list {
+			ms, err := measure(i)
+			if err != nil {
+				return 0, err
+			}
+			times[i] = min(times[i], ms)
+		}
+		if list = within(times, beside); len(list) == 1 {
+			break
 		}
 	}
-	return list[first(times, margin)], nil
+	return first(times, margin), nil
+}
+
+// within lists the candidates that take no more than the least time by a factor.
+func within(ms []float64, factor float64) (list []int) {
+	for i := range ms {
+		if ms[i] <= factor*slices.Min(ms) {
+			list = append(list, i)
+		}
+	}
+	return list
 }
 
 // Heavy reports whether a product of so many multiplications is heavy work: a card that does many of these soon draws as much power as it may, and slows
@@ -110,7 +126,7 @@ func Measure(api *cuda.API, pace Pace, run func(s cuda.Stream) error) (ms float6
 	const most = 20                        // runs
 	enough, before, timed := 0.5, 0.0, 0.0 // milliseconds: of a graph, of graphs before some are timed, of those
 	if pace == Sustained {
-		enough, before, timed = 5, 100, 50 // a card takes a tenth of a second to find its clock
+		enough, before, timed = 5, 60, 40 // a card that was busy takes so long to find its clock
 	}
 	s, err := api.StreamCreate()
 	if err != nil {
