@@ -115,7 +115,11 @@ func (b *planner) inPartsOfK(p matrices, s *ir.Step, parts int) error {
 		sum.Loop.Code = append(sum.Loop.Code, ir.Instr{Kind: ir.Apply, Fn: ir.Add, A: [3]int{last, i}})
 	}
 	sum.Results = []int{len(sum.Loop.Code) - 1}
-	return b.rest([]ir.Step{sum})
+	if err := b.rest([]ir.Step{sum}); err != nil {
+		return err
+	}
+	b.tasks[len(b.tasks)-1].sum = &sum
+	return nil
 }
 
 // turn puts a copy of A, whose columns lie one after the other, along k in its place. It reads all of A, so it also makes sums of rows, a tile each, which the

@@ -38,7 +38,7 @@ func (l turning) choose(b *planner, s *ir.Step) (way, error) {
 
 // masked is a gradient that a mask is applied to, and that of weights and bias that follow from it.
 type masked struct {
-	g, w, h, x, dw, sums *ir.Slot
+	g, w, h, x, dw, sums, grads *ir.Slot
 }
 
 const maskedBatch, maskedIn, maskedOut, maskedNext = 264, 36, 70, 20
@@ -48,7 +48,9 @@ func drawMasked(s *sketch, others func(dy *ir.Value)) (m masked) {
 	m.g, m.w = s.slot(ir.Input, ir.F32, maskedBatch, maskedNext), s.slot(ir.Params, ir.F32, maskedNext, maskedOut)
 	m.h, m.x = s.slot(ir.Input, ir.F32, maskedBatch, maskedOut), s.slot(ir.Input, ir.F32, maskedBatch, maskedIn)
 	dy := s.Select(s.Map(ir.Le, s.Read(m.h), s.Const(0)), s.Const(0), s.MatMul(s.Read(m.g), s.Read(m.w)))
-	m.dw, m.sums = s.slot(ir.Output, ir.F32, maskedOut, maskedIn), s.slot(ir.Output, ir.F32, maskedOut)
+	m.grads = s.slot(ir.Grads, ir.F32, maskedOut*maskedIn+maskedOut)
+	m.dw = &ir.Slot{Region: ir.Grads, Name: "dw", Offset: m.grads.Offset, Shape: ir.Of(maskedOut, maskedIn)}
+	m.sums = &ir.Slot{Region: ir.Grads, Name: "sums", Offset: m.dw.End(), Shape: ir.Of(maskedOut)}
 	s.Store(m.dw, s.MatMul(s.T(dy), s.Read(m.x)))
 	s.Store(m.sums, s.Sum(s.T(dy), 1))
 	if others != nil {
@@ -58,10 +60,15 @@ func drawMasked(s *sketch, others func(dy *ir.Value)) (m masked) {
 }
 
 // masks is how many tasks of a plan apply masks.
-func (p *plan) masks() (n int) {
+func (p *plan) masks() int { return p.count(func(t task) bool { return t.masks }) }
+
+// sums is how many add up parts of k and do nothing else.
+func (p *plan) sums() int { return p.count(func(t task) bool { return t.sum != nil }) }
+
+func (p *plan) count(is func(task) bool) (n int) {
 	for _, s := range p.segments {
 		for _, t := range s.tasks {
-			if t.masks {
+			if is(t) {
 				n++
 			}
 		}
@@ -101,13 +108,26 @@ func TestMaskedGradient(t *testing.T) {
 	maskedGradient(t)
 }
 
-// maskedGradient checks the numbers of such a gradient.
+// maskedGradient checks the numbers of such a gradient, and of parameters that are updated by it.
 func maskedGradient(t *testing.T) {
+	t.Run("alone", func(t *testing.T) { maskedUpdate(t, false) })
+	t.Run("with an update", func(t *testing.T) { maskedUpdate(t, true) })
+}
+
+func maskedUpdate(t *testing.T, updated bool) {
 	s := newSketch(t)
 	m := drawMasked(s, nil)
+	params := s.slot(ir.Params, ir.F32, m.grads.Shape[0])
+	if updated {
+		s.next()
+		s.Store(params, s.Minus(s.Read(params), s.Scale(s.Read(m.grads), 0.5)))
+	}
 	l := loadWith(t, s.compile(), func(e *Exec) libraries { return turning{ourOwn{only{vendor: vendor{e, e.tools}}}} })
 	if n := l.plan.masks(); n != 0 {
 		t.Errorf("%d tasks mask by themselves", n)
+	}
+	if n := l.plan.sums(); (n == 0) != updated {
+		t.Errorf("%d tasks add up, and do nothing else:\n%v", n, l.plan)
 	}
 	rng := rand.New(rand.NewPCG(3, uint64(rand.Uint32())))
 	fill := func(s *ir.Slot) []float32 {
@@ -135,9 +155,8 @@ func maskedGradient(t *testing.T) {
 			}
 		}
 	}
-	poison := slices.Repeat([]float32{float32(math.NaN())}, maskedOut*maskedIn)
-	l.write(t, m.dw, poison)
-	l.write(t, m.sums, poison[:maskedOut])
+	l.write(t, m.grads, slices.Repeat([]float32{float32(math.NaN())}, m.grads.Shape[0]))
+	before := fill(params)
 	if err := l.Run(context.Background(), &ir.Runtime{}); err != nil {
 		t.Fatal(err)
 	}
@@ -149,6 +168,16 @@ func maskedGradient(t *testing.T) {
 			if got := float64(c.got[i]); !(math.Abs(got-want) <= 2e-3) { // of some hundred numbers of about 4 each, in float32
 				t.Fatalf("%s: %d is %v, want %v", what, i, got, want)
 			}
+		}
+	}
+	grads := l.read(t, m.grads)
+	for i, got := range l.read(t, params) {
+		want := before[i]
+		if updated {
+			want -= 0.5 * grads[i] // half of it is exact, so that rounding is the same by whatever instructions
+		}
+		if got != want {
+			t.Fatalf("parameter %d is %v, want %v", i, got, want)
 		}
 	}
 }

@@ -12,6 +12,7 @@
 //	parts.go    cuts the update of a large network into parts that need not wait for all of backward
 //	ways.go     lists how a product can be carried out: by the library, or by tiles of our own (tensor.go)
 //	along.go    has a way for gradients of weights: copies an operand for it, and cuts its inner dimension
+//	sums.go     lets an update add up what that leaves in parts
 //	filters.go  lists the same for convolutions, and has kernels of our own for images of one channel and for gradients by filters
 //	halo.go     has one for convolutions with few filters, and for gradients by what they read
 //	trial.go    tries them on the card, the first time, and remembers the fastest

@@ -31,17 +31,12 @@ type stretch struct{ lo, hi, after int }
 // parts cuts a loop, or gives it as it is, where parts would be small or all ready at the same time.
 func (b *planner) parts(s *ir.Step) []*ir.Step {
 	whole := []*ir.Step{s}
-	if len(s.Loop.Shape) != 1 || slices.ContainsFunc(s.Loop.Code, func(c ir.Instr) bool { return c.Kind == ir.Index || c.Kind == ir.Random }) {
+	if !overVectors(s) {
 		return whole
 	}
 	n, each := s.Loop.Shape[0], 0 // bytes an element
 	for _, o := range slices.Concat(s.In, s.Out) {
-		switch {
-		case o.Strides[0] == 1:
-			each += o.DType.Size()
-		case o.Strides[0] != 0:
-			return whole
-		}
+		each += o.Strides[0] * o.DType.Size()
 	}
 	least := max(leastPart, n*each/mostParts)
 	if n*each < 2*least {
@@ -56,6 +51,13 @@ func (b *planner) parts(s *ir.Step) []*ir.Step {
 		}
 	}
 	return append(parts, portion(s, lo, n))
+}
+
+// overVectors reports whether a loop is one over vectors, and numbers, of which a part is a loop like it.
+func overVectors(s *ir.Step) bool {
+	return len(s.Loop.Shape) == 1 &&
+		!slices.ContainsFunc(s.Loop.Code, func(c ir.Instr) bool { return c.Kind == ir.Index || c.Kind == ir.Random }) &&
+		!slices.ContainsFunc(slices.Concat(s.In, s.Out), func(o ir.Operand) bool { return o.Strides[0] != 0 && o.Strides[0] != 1 })
 }
 
 // ready lists the stretches of a loop over vectors.
@@ -128,7 +130,7 @@ func portion(s *ir.Step, lo, hi int) *ir.Step {
 func (b *planner) inParts(s *ir.Step) error {
 	parts := b.parts(s)
 	if len(parts) == 1 {
-		return b.fused(s)
+		return b.withSums(s)
 	}
 	b.beside = true
 	defer func() { b.beside = false }()

@@ -84,6 +84,8 @@ type task struct {
 	// beside says that the others do not wait for it, until the end.
 	beside bool
 	masks  bool // it does no more than apply the mask of its step's product
+	// sum is all that the task does, where that is to add up vectors; see sums.go.
+	sum *ir.Step
 }
 
 // steps are all steps whose work a task does.
