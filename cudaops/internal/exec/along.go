@@ -161,8 +161,13 @@ func (b *planner) takeMask(s *ir.Step) (mask ir.Operand, ok bool) {
 	if !ok || mask.DType != ir.F32 {
 		return mask, false
 	}
-	a := extent(s.In[0])
-	for i, steps := b.tasks[i].step+1, b.program.Steps; i < len(steps); i++ {
+	steps, maker, a := b.program.Steps, b.tasks[i].step, extent(s.In[0])
+	for i := maker; i <= b.step; i++ {
+		if overwrites(&steps[i], extent(mask)) {
+			return mask, false
+		}
+	}
+	for i := maker + 1; i < len(steps); i++ {
 		for k, o := range steps[i].In {
 			if extent(o).overlaps(a) && (i != b.step || k > 0) {
 				return mask, false

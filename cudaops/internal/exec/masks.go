@@ -9,7 +9,7 @@ import (
 // The gradient of an activation is made by a product, masked where the activation was not above 0, and then summed for the gradient of a bias. What masks it reads
 // all of it, and may do more than that.
 
-// masker finds the task that masks what a step made, where that is a matrix the other way round, which has not changed since. The mask is still there, too.
+// masker finds the task that masks what a step made, where that is a matrix the other way round, which has not changed since, and what was its mask.
 func (b *planner) masker(o ir.Operand) (i int, mask ir.Operand, ok bool) {
 	if o.Region != ir.Work {
 		return 0, mask, false
@@ -26,11 +26,6 @@ func (b *planner) masker(o ir.Operand) (i int, mask ir.Operand, ok bool) {
 	mask = steps[maker].In[steps[maker].Epilogue.Mask]
 	if len(made.Shape) != 2 || at(made) != at(o) || made.Strides[0] != o.Strides[1] || made.Strides[1] != o.Strides[0] || mask.Strides[1] != 1 {
 		return 0, mask, false
-	}
-	for i := maker; i <= b.step; i++ {
-		if overwrites(&steps[i], extent(mask)) {
-			return 0, mask, false
-		}
 	}
 	i = slices.IndexFunc(b.tasks, func(t task) bool { return t.step == maker && t.masks })
 	return i, mask, i >= 0
