@@ -71,13 +71,14 @@ func first(ms []float64, margin float64) (fastest int) {
 	return fastest
 }
 
-// steadiest decides by another measurement between the few candidates that take the least time, if they are near the best. Those that come close then
-// are measured once more, since a card slows down for a moment now and then.
+// steadiest decides by another measurement between the few candidates that take the least time, if they are near the best. It goes on without a pause until the
+// card is as slow as it will be, and then measures all in turn, some times. The median counts: the least would be that of a moment when the card was cool.
 func steadiest(least []float64, measure func(i int) (ms float64, err error)) (int, error) {
 	const (
 		most   = 6
 		near   = 1.04
-		beside = 1.02
+		before = 5
+		rounds = 3
 		margin = 0.99
 	)
 	list := within(least, near)
@@ -87,23 +88,27 @@ func steadiest(least []float64, measure func(i int) (ms float64, err error)) (in
 		return list[0], nil
 	}
 	slices.Sort(list)
-	if _, err := measure(list[0]); err != nil { // the card is not warm yet
-		return 0, err
+	for k := range before {
+		if _, err := measure(list[k%len(list)]); err != nil {
+			return 0, err
+		}
 	}
-	times := slices.Repeat([]float64{math.Inf(1)}, len(least))
-	for range 2 {
+	times := make([][]float64, len(least))
+	for range rounds {
 		for _, i := range list {
 			ms, err := measure(i)
 			if err != nil {
 				return 0, err
 			}
-			times[i] = min(times[i], ms)
-		}
-		if list = within(times, beside); len(list) == 1 {
-			break
+			times[i] = append(times[i], ms)
 		}
 	}
-	return first(times, margin), nil
+	medians := slices.Repeat([]float64{math.Inf(1)}, len(least))
+	for _, i := range list {
+		slices.Sort(times[i])
+		medians[i] = times[i][rounds/2]
+	}
+	return first(medians, margin), nil
 }
 
 // within lists the candidates that take no more than the least time by a factor.
@@ -126,7 +131,7 @@ func Measure(api *cuda.API, pace Pace, run func(s cuda.Stream) error) (ms float6
 	const most = 20                        // runs
 	enough, before, timed := 0.5, 0.0, 0.0 // milliseconds: of a graph, of graphs before some are timed, of those
 	if pace == Sustained {
-		enough, before, timed = 5, 60, 40 // a card that was busy takes so long to find its clock
+		enough, before, timed = 5, 25, 35 // a card that was busy with something else takes so long to find its clock
 	}
 	s, err := api.StreamCreate()
 	if err != nil {
