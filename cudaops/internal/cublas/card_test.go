@@ -338,3 +338,39 @@ func BenchmarkProduct(bm *testing.B) {
 		}
 	}
 }
+
+// TestSwizzledTiles: an algorithm gives the same bits whatever the order of its tiles.
+func TestSwizzledTiles(t *testing.T) {
+	b := openCard(t)
+	const n = 4096
+	p, err := b.handle.Plan(Product{M: n, N: n, K: n, A: Matrix{n, 1, 0}, B: Matrix{n, 1, 0}, C: Matrix{n, 1, 0}, In: ir.BF16, Out: ir.BF16, Aligned: true})
+	must(t, err)
+	defer func() { must(t, p.Close()) }()
+	if p.choice[0].offers == nil {
+		t.Skip("a choice is remembered: TANDEM_CACHE=off")
+	}
+	halves := func() []float32 {
+		x := make([]float32, n*n/2)
+		for i := range x {
+			x[i] = math.Float32frombits(math.Float32bits(float32(rand.NormFloat64()))&^0xffff | math.Float32bits(float32(rand.NormFloat64()))>>16)
+		}
+		return x
+	}
+	x, y, out := b.New(halves(), 0), b.New(halves(), 0), b.Alloc(2*n*n)
+	run := func(o *heuristic) []float32 {
+		b.Put(out, cardtest.Poison(n*n/2))
+		must(t, p.run(&choice{algo: &o.algo, bytes: o.workspace}, x, y, out, 0, p.space()))
+		return b.Get(out, n*n/2)
+	}
+	pairs := 0
+	for i, o := range p.choice[0].offers {
+		for _, again := range p.swizzled([]heuristic{o}) {
+			pairs++
+			run(&again)
+			b.Same(fmt.Sprintf("offer %d, swizzled", i), out, run(&o))
+		}
+	}
+	if pairs == 0 {
+		t.Error("nothing is offered that can be swizzled")
+	}
+}

@@ -63,6 +63,7 @@ type Library struct {
 	prefSet       func(pref uintptr, attribute int32, value *uint64, size uint64) int32
 
 	heuristic func(handle, desc, a, b, c, d, pref uintptr, requested int32, results *heuristic, returned *int32) int32
+	algoSet   func(algo *algorithm, attribute int32, value *uint64, size uint64) int32
 	algoCheck func(handle, desc, a, b, c, d uintptr, algo *algorithm, result *heuristic) int32
 	matmul    func(handle, desc uintptr, alpha *float32, a cuda.Ptr, aLayout uintptr, b cuda.Ptr, bLayout uintptr, beta *float32, c cuda.Ptr, cLayout uintptr,
 		d cuda.Ptr, dLayout uintptr, algo *algorithm, workspace cuda.Ptr, bytes uint64, stream cuda.Stream) int32
@@ -76,7 +77,7 @@ func (l *Library) functions() map[string]any {
 		"cublasLtMatrixLayoutCreate": &l.layoutCreate, "cublasLtMatrixLayoutDestroy": &l.layoutDestroy, "cublasLtMatrixLayoutSetAttribute": &l.layoutSet,
 		"cublasLtMatmulDescCreate": &l.descCreate, "cublasLtMatmulDescDestroy": &l.descDestroy, "cublasLtMatmulDescSetAttribute": &l.descSet,
 		"cublasLtMatmulPreferenceCreate": &l.prefCreate, "cublasLtMatmulPreferenceDestroy": &l.prefDestroy, "cublasLtMatmulPreferenceSetAttribute": &l.prefSet,
-		"cublasLtMatmulAlgoGetHeuristic": &l.heuristic, "cublasLtMatmulAlgoCheck": &l.algoCheck, "cublasLtMatmul": &l.matmul,
+		"cublasLtMatmulAlgoGetHeuristic": &l.heuristic, "cublasLtMatmulAlgoConfigSetAttribute": &l.algoSet, "cublasLtMatmulAlgoCheck": &l.algoCheck, "cublasLtMatmul": &l.matmul,
 	}
 }
 

@@ -206,6 +206,46 @@ func TestTuneRemembers(t *testing.T) {
 	}
 }
 
+// TestSwizzled: of heavy work algorithms are tried in another order of tiles as well, and remembered with it.
+func TestSwizzled(t *testing.T) {
+	f := openFake(t)
+	h := f.handle(t)
+	measured := map[string]int{}
+	h.measure = func(_ choices.Pace, run func() error) (float64, error) {
+		err := run()
+		_, algorithm, _ := strings.Cut(f.log(), " algo ")
+		algorithm, _, _ = strings.Cut(algorithm, " workspace")
+		measured[algorithm]++
+		if algorithm == "1 swizzled" {
+			return 1, err
+		}
+		return 1.02, err
+	}
+	const n = 4096
+	heavy := Product{M: n, N: n, K: n, A: Matrix{n, 1, 0}, B: Matrix{n, 1, 0}, C: Matrix{n, 1, 0}}
+	for range 2 { // another process finds it, and measures nothing
+		p, err := h.Plan(heavy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.log()
+		if err := p.Tune(0x1000, 0x2000, 0x3000, 0); err != nil {
+			t.Fatal(err)
+		}
+		if got := p.choice[0].algo; got[0] != 1 || got[1] == 0 {
+			t.Errorf("algorithm %v is chosen", got)
+		}
+		if len(measured) != 0 && (len(measured) != 3 || measured["1"] == 0 || measured["2"] == 0) {
+			t.Errorf("measured: %v", measured)
+		}
+		clear(measured)
+		h.measure = func(choices.Pace, func() error) (float64, error) { t.Error("measured again"); return 1, nil }
+	}
+	if p := tunable(t, f.handle(t), 1, 1); len(p.choice[0].offers) != 2 {
+		t.Errorf("of work that is not heavy there are %d to choose from", len(p.choice[0].offers))
+	}
+}
+
 // TestTuneTogether: a rank that measures at the same time as another takes what was kept first.
 func TestTuneTogether(t *testing.T) {
 	f := openFake(t)

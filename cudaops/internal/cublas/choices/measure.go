@@ -79,7 +79,7 @@ func steadiest(least []float64, measure func(i int) (ms float64, err error)) (in
 		near   = 1.04
 		before = 5
 		rounds = 3
-		margin = 0.99
+		margin = 0.995
 	)
 	list := within(least, near)
 	slices.SortStableFunc(list, func(i, j int) int { return cmp.Compare(least[i], least[j]) })

@@ -66,6 +66,11 @@ int cublasLtMatmulAlgoGetHeuristic(void *h, void *d, void *a, void *b, void *c, 
 	}
 	return 0;
 }
+int cublasLtMatmulAlgoConfigSetAttribute(algorithm *algo, int attribute, const void *value, size_t size) {
+	if (algo->data[0] > 1 || attribute != 4 || size != 4) return 7; // only the first that has a place can have its tiles in another order
+	algo->data[1] = *(const unsigned *)value;
+	return 0;
+}
 int cublasLtMatmulAlgoCheck(void *h, void *d, void *a, void *b, void *c, void *out, const algorithm *algo, result *r) {
 	if (algo->data[0] > 2) return 15;
 	r->workspace = 1000 * algo->data[0];
@@ -74,7 +79,7 @@ int cublasLtMatmulAlgoCheck(void *h, void *d, void *a, void *b, void *c, void *o
 }
 int cublasLtMatmul(void *h, void *d, const float *alpha, const void *a, void *aLayout, const void *b, void *bLayout, const float *beta, const void *c, void *cLayout,
                    void *out, void *outLayout, const algorithm *algo, void *workspace, size_t bytes, void *stream) {
-	note("matmul %g a %p b %p %g c %p d %p algo %llu workspace %p (%zu) stream %p layouts %d%d\n", *alpha, a, b, *beta, c, out,
-	     (unsigned long long)algo->data[0], workspace, bytes, stream, aLayout > bLayout, cLayout == outLayout);
+	note("matmul %g a %p b %p %g c %p d %p algo %llu%s workspace %p (%zu) stream %p layouts %d%d\n", *alpha, a, b, *beta, c, out,
+	     (unsigned long long)algo->data[0], algo->data[1] ? " swizzled" : "", workspace, bytes, stream, aLayout > bLayout, cLayout == outLayout);
 	return 0;
 }
