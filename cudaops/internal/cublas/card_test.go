@@ -364,9 +364,9 @@ func TestSwizzledTiles(t *testing.T) {
 	}
 	pairs := 0
 	for i, o := range p.choice[0].offers {
-		for _, again := range p.swizzled([]heuristic{o}) {
+		if two := p.swizzled([]heuristic{o}); len(two) == 2 {
 			pairs++
-			run(&again)
+			run(&two[0])
 			b.Same(fmt.Sprintf("offer %d, swizzled", i), out, run(&o))
 		}
 	}

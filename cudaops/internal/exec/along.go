@@ -158,7 +158,7 @@ func (b *planner) turn(p *matrices, s, sums *ir.Step) error {
 // masks it is still there.
 func (b *planner) takeMask(s *ir.Step) (mask ir.Operand, ok bool) {
 	i, mask, ok := b.masker(s.In[0])
-	if !ok || mask.DType != ir.F32 {
+	if !ok || mask.DType != ir.F32 || s.In[0].Region != ir.Work {
 		return mask, false
 	}
 	steps, maker, a := b.program.Steps, b.tasks[i].step, extent(s.In[0])

@@ -11,9 +11,6 @@ import (
 
 // masker finds the task that masks what a step made, where that is a matrix the other way round, which has not changed since, and what was its mask.
 func (b *planner) masker(o ir.Operand) (i int, mask ir.Operand, ok bool) {
-	if o.Region != ir.Work {
-		return 0, mask, false
-	}
 	steps, on := b.program.Steps, extent(o)
 	maker := b.step - 1
 	for maker >= 0 && !overwrites(&steps[maker], on) {

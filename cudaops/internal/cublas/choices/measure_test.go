@@ -58,7 +58,7 @@ func TestFastestSustained(t *testing.T) {
 		{"too slow briefly", []float64{1, 1.01, 1.1}, [][]float64{{1.3}, {1.2}, nil}, 1},
 		{"cool at first", []float64{1, 1.01, 1.02}, [][]float64{{1, 1, 1.3}, {1.2}, {1.25}}, 1},
 		{"one odd time", []float64{1, 1, 1}, [][]float64{{1.3, 1.3, 1.3, 0.9, 1.3}, {1.2, 1.2, 1.2, 1.2, 1.9, 1.2}, {1.25}}, 1},
-		{"alike", []float64{1.01, 1, 1.02}, [][]float64{{1.2}, {1.198}, {1.195}}, 0},
+		{"alike", []float64{1.01, 1, 1.02}, [][]float64{{1.2}, {1.19}, {1.18}}, 0},
 		{"at most six", []float64{1.03, 1, 1, 1, 1, 1, 1}, [][]float64{nil, {3}, {3}, {2}, {3}, {3}, {3}}, 3},
 	} {
 		turn := make([]int, len(c.briefly))
