@@ -8,7 +8,7 @@ import (
 )
 
 // maxBranches is how many tasks of a graph may run at the same time. More would find no room on the card, mostly.
-const maxBranches = 4
+const maxBranches = 5
 
 // span is bytes of a region, from the first that a task reads or writes to behind the last. What lies between them may be another
 // task's: then the two are kept apart without need.
