@@ -374,3 +374,40 @@ func TestSwizzledTiles(t *testing.T) {
 		t.Error("nothing is offered that can be swizzled")
 	}
 }
+
+// TestPairs: whatever an algorithm's clusters are, its numbers are right, and the same every time.
+func TestPairs(t *testing.T) {
+	b := openCard(t)
+	pairs := 0
+	for _, p := range []Product{
+		{M: 256, N: 192, K: 264, A: rowMajor(256, 264), B: columnMajor(264, 192), C: rowMajor(256, 192), Bias: true, Relu: true, TF32: true, Aligned: true},
+		{M: 512, N: 64, K: 256, A: rowMajor(512, 256), B: rowMajor(256, 64), C: rowMajor(512, 64), TF32: true, Aligned: true},
+		{Batch: 4, M: 128, N: 196, K: 96, A: Matrix{4 * 96, 1, 96}, B: Matrix{196, 1, 96 * 196}, C: Matrix{196, 1, 128 * 196}, TF32: true, Aligned: true},
+	} {
+		plan, err := b.handle.Plan(p)
+		must(t, err)
+		defer func() { must(t, plan.Close()) }()
+		offers := plan.choice[0].offers
+		if offers == nil {
+			t.Skip("a choice is remembered: TANDEM_CACHE=off")
+		}
+		o := b.fill(p, 0)
+		for i, offer := range offers {
+			var shape, size uint64
+			if b.handle.lib.algoGet(&offer.algo, algoCluster, &shape, 2, &size) == 0 && shape > 0 {
+				pairs++
+			}
+			run := func() []float32 {
+				b.Put(o.at[2], o.c)
+				must(t, plan.run(&choice{algo: &offer.algo, bytes: offer.workspace}, o.at[0], o.at[1], o.at[2], o.at[3], plan.space()))
+				return b.check(o)
+			}
+			first := run()
+			run()
+			b.Same(fmt.Sprintf("%v, offer %d", plan, i), o.at[2], first)
+		}
+	}
+	if pairs == 0 {
+		t.Error("nothing is offered that has clusters")
+	}
+}

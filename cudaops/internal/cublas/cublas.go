@@ -2,8 +2,8 @@
 //
 // [Open] gives the [Library], once a process; [Library.Handle] a [Handle] for a card, with a workspace that the caller has taken of the
 // card's memory; [Handle.Plan] a [Plan] for one [Product], with everything that the library must decide decided. [Plan.Run] puts the product
-// into the card's stream, or the one of [Handle.SetStream]: it neither allocates nor waits, and may be captured into a graph. [Plan.Tune] measures what the library offers on
-// the caller's own buffers and stays with the fastest, which package choices remembers for later plans.
+// into the card's stream, or the one of [Handle.SetStream]: it neither allocates nor waits, and may be captured into a graph. [Plan.Tune] measures what the library offers,
+// and what else can be made of that, on the caller's own buffers and stays with the fastest, which package choices remembers for later plans.
 //
 // cuBLASLt's matrices are column-major. What is row-major C = A B here is C' = B' A' there: the operands change places, and a matrix with a
 // column stride of 1 is passed as it is, one with a row stride of 1 as transposed. Other strides the library cannot take: the error is a
@@ -63,6 +63,7 @@ type Library struct {
 	prefSet       func(pref uintptr, attribute int32, value *uint64, size uint64) int32
 
 	heuristic func(handle, desc, a, b, c, d, pref uintptr, requested int32, results *heuristic, returned *int32) int32
+	algoGet   func(algo *algorithm, attribute int32, value *uint64, size uint64, written *uint64) int32
 	algoSet   func(algo *algorithm, attribute int32, value *uint64, size uint64) int32
 	algoCheck func(handle, desc, a, b, c, d uintptr, algo *algorithm, result *heuristic) int32
 	matmul    func(handle, desc uintptr, alpha *float32, a cuda.Ptr, aLayout uintptr, b cuda.Ptr, bLayout uintptr, beta *float32, c cuda.Ptr, cLayout uintptr,
@@ -77,7 +78,8 @@ func (l *Library) functions() map[string]any {
 		"cublasLtMatrixLayoutCreate": &l.layoutCreate, "cublasLtMatrixLayoutDestroy": &l.layoutDestroy, "cublasLtMatrixLayoutSetAttribute": &l.layoutSet,
 		"cublasLtMatmulDescCreate": &l.descCreate, "cublasLtMatmulDescDestroy": &l.descDestroy, "cublasLtMatmulDescSetAttribute": &l.descSet,
 		"cublasLtMatmulPreferenceCreate": &l.prefCreate, "cublasLtMatmulPreferenceDestroy": &l.prefDestroy, "cublasLtMatmulPreferenceSetAttribute": &l.prefSet,
-		"cublasLtMatmulAlgoGetHeuristic": &l.heuristic, "cublasLtMatmulAlgoConfigSetAttribute": &l.algoSet, "cublasLtMatmulAlgoCheck": &l.algoCheck, "cublasLtMatmul": &l.matmul,
+		"cublasLtMatmulAlgoGetHeuristic": &l.heuristic, "cublasLtMatmulAlgoConfigGetAttribute": &l.algoGet,
+		"cublasLtMatmulAlgoConfigSetAttribute": &l.algoSet, "cublasLtMatmulAlgoCheck": &l.algoCheck, "cublasLtMatmul": &l.matmul,
 	}
 }
 

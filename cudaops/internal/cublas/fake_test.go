@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,6 +24,8 @@ type fake struct {
 	log    func() string
 	live   func() uint64
 	refuse func(on int32)
+	// clusters sets the shape of algorithm 2's, 0 for none.
+	clusters func(shape int32)
 }
 
 func openFake(t *testing.T) *fake {
@@ -40,7 +43,7 @@ func openFake(t *testing.T) *fake {
 	if f.Library, err = open(path); err != nil {
 		t.Fatal(err)
 	}
-	for name, fn := range map[string]any{"fakeLog": &f.log, "fakeLive": &f.live, "fakeRefuse": &f.refuse} {
+	for name, fn := range map[string]any{"fakeLog": &f.log, "fakeLive": &f.live, "fakeRefuse": &f.refuse, "fakeClusters": &f.clusters} {
 		if err := f.lib.Bind(fn, name); err != nil {
 			t.Fatal(err)
 		}
@@ -243,6 +246,55 @@ func TestSwizzled(t *testing.T) {
 	}
 	if p := tunable(t, f.handle(t), 1, 1); len(p.choice[0].offers) != 2 {
 		t.Errorf("of work that is not heavy there are %d to choose from", len(p.choice[0].offers))
+	}
+}
+
+// TestPaired: an algorithm that has clusters of blocks is tried with pairs, each shape once, where that fits, and remembered so. Heavy work is not.
+func TestPaired(t *testing.T) {
+	small := Product{M: 3, N: 5, K: 7, A: Matrix{7, 1, 0}, B: Matrix{5, 1, 0}, C: Matrix{5, 1, 0}, Aligned: true}
+	heavy := Product{M: 4096, N: 4096, K: 4096, A: Matrix{4096, 1, 0}, B: Matrix{4096, 1, 0}, C: Matrix{4096, 1, 0}, Aligned: true}
+	tight := small
+	tight.Room = 2004 // bytes: of the pairs, only those below each other need no more
+	for _, c := range []struct {
+		product  Product
+		clusters int32
+		want     string
+	}{
+		{small, 0, "1, 2"},
+		{small, 2, "1, 2, 2 below, 2 beside"},
+		{tight, 2, "1, 2, 2 below"},
+		{heavy, 2, "1 swizzled, 1, 2"},
+	} {
+		f := openFake(t)
+		f.clusters(c.clusters)
+		h := f.handle(t)
+		var measured []string
+		h.measure = func(_ choices.Pace, run func() error) (float64, error) {
+			err := run()
+			_, algorithm, _ := strings.Cut(f.log(), " algo ")
+			algorithm, _, _ = strings.Cut(algorithm, " workspace")
+			if !slices.Contains(measured, algorithm) {
+				measured = append(measured, algorithm)
+			}
+			return map[bool]float64{true: 1, false: 1.2}[algorithm == "2 below"], err
+		}
+		for range 2 { // another process finds the fastest
+			p, err := h.Plan(c.product)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.log()
+			if err := p.Tune(0x1000, 0x2000, 0x3000, 0); err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Join(measured, ", "); got != c.want {
+				t.Errorf("%v, clusters %d: measured %s, want %s", p, c.clusters, got, c.want)
+			}
+			if below := p.choice[0].algo[2] == 3; below != strings.Contains(c.want, "below") {
+				t.Errorf("%v, clusters %d: algorithm %v is chosen", p, c.clusters, *p.choice[0].algo)
+			}
+			h.measure = func(choices.Pace, func() error) (float64, error) { t.Error("measured again"); return 1, nil }
+		}
 	}
 }
 

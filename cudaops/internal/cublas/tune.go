@@ -52,7 +52,7 @@ func (p *Plan) key(by *choice) string {
 	if by == &p.choice[1] {
 		alignment = "any alignment"
 	}
-	how := ""
+	how := ", pairs"
 	if p.product.Heavy() {
 		how = ", sustained"
 	}

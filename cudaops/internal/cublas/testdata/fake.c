@@ -11,6 +11,7 @@ static size_t length;
 static uintptr_t objects; // live
 static uintptr_t next = 0x100;
 static int refuse; // heuristics
+static int clusters; // the shape of algorithm 2's
 
 static void note(const char *format, ...) {
 	va_list args;
@@ -22,6 +23,7 @@ static void note(const char *format, ...) {
 const char *fakeLog(void) { length = 0; return written; }
 uint64_t fakeLive(void) { return objects; }
 void fakeRefuse(int32_t on) { refuse = on; }
+void fakeClusters(int32_t shape) { clusters = shape; }
 
 typedef struct { uint64_t data[8]; } algorithm;
 typedef struct { algorithm algo; size_t workspace; int state; float waves; int reserved[4]; } result;
@@ -66,20 +68,30 @@ int cublasLtMatmulAlgoGetHeuristic(void *h, void *d, void *a, void *b, void *c, 
 	}
 	return 0;
 }
+int cublasLtMatmulAlgoConfigGetAttribute(const algorithm *algo, int attribute, void *value, size_t size, size_t *written) {
+	if (attribute != 8 || size != 2) return 7;
+	*(uint16_t *)value = algo->data[2] ? algo->data[2] : algo->data[0] == 2 ? clusters : 0;
+	*written = 2;
+	return 0;
+}
 int cublasLtMatmulAlgoConfigSetAttribute(algorithm *algo, int attribute, const void *value, size_t size) {
+	if (attribute == 8 && size == 2) {
+		algo->data[2] = *(const uint16_t *)value;
+		return 0;
+	}
 	if (algo->data[0] > 1 || attribute != 4 || size != 4) return 7; // only the first that has a place can have its tiles in another order
 	algo->data[1] = *(const unsigned *)value;
 	return 0;
 }
 int cublasLtMatmulAlgoCheck(void *h, void *d, void *a, void *b, void *c, void *out, const algorithm *algo, result *r) {
 	if (algo->data[0] > 2) return 15;
-	r->workspace = 1000 * algo->data[0];
+	r->workspace = 1000 * algo->data[0] + algo->data[2];
 	r->state = 0;
 	return 0;
 }
 int cublasLtMatmul(void *h, void *d, const float *alpha, const void *a, void *aLayout, const void *b, void *bLayout, const float *beta, const void *c, void *cLayout,
                    void *out, void *outLayout, const algorithm *algo, void *workspace, size_t bytes, void *stream) {
-	note("matmul %g a %p b %p %g c %p d %p algo %llu%s workspace %p (%zu) stream %p layouts %d%d\n", *alpha, a, b, *beta, c, out,
-	     (unsigned long long)algo->data[0], algo->data[1] ? " swizzled" : "", workspace, bytes, stream, aLayout > bLayout, cLayout == outLayout);
+	note("matmul %g a %p b %p %g c %p d %p algo %llu%s%s workspace %p (%zu) stream %p layouts %d%d\n", *alpha, a, b, *beta, c, out,
+	     (unsigned long long)algo->data[0], algo->data[1] ? " swizzled" : "", algo->data[2] == 3 ? " below" : algo->data[2] == 5 ? " beside" : "", workspace, bytes, stream, aLayout > bLayout, cLayout == outLayout);
 	return 0;
 }
