@@ -28,6 +28,7 @@ func WaysOfMatrices(t *testing.T) {
 		{forward, 1, 1, 9, 12, 12, three, none, one}, {byW, 2, 1, 9, 12, 12, three, none, one},
 		{forward, 2, 16, 5, 8, 32, three, none, one}, {byX, 1, 32, 5, 8, 16, three, one, one},
 		{byW, 1, 32, 5, 10, 64, three, one, one}, {byW, 2, 32, 4, 9, 64, one, none, one},
+		{byW, 1, 32, 4, 24, 64, three, one, one}, {byW, 2, 32, 3, 24, 32, three, one, one}, // segments of 24, whose rows are loaded one by one
 	} {
 		t.Run(c.String(), func(t *testing.T) { c.test(t, rng) })
 	}
