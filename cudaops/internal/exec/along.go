@@ -157,13 +157,28 @@ func (b *planner) turn(p *matrices, s, sums *ir.Step) error {
 // takeMask takes away the task that masks what a step made, if the current step is the only one that reads it, as the first operand, the other way round, and what
 // masks it is still there.
 func (b *planner) takeMask(s *ir.Step) (mask ir.Operand, ok bool) {
-	i, mask, ok := b.masker(s.In[0])
-	if !ok || mask.DType != ir.F32 || s.In[0].Region != ir.Work {
+	if s.In[0].Region != ir.Work {
 		return mask, false
 	}
-	steps, maker, a := b.program.Steps, b.tasks[i].step, extent(s.In[0])
+	steps, a := b.program.Steps, extent(s.In[0])
+	writes := func(s *ir.Step, on span) bool {
+		return slices.ContainsFunc(s.Out, func(o ir.Operand) bool { return extent(o).overlaps(on) })
+	}
+	maker := b.step - 1
+	for maker >= 0 && !writes(&steps[maker], a) {
+		maker--
+	}
+	if maker < 0 || steps[maker].Epilogue.Mask == 0 {
+		return mask, false
+	}
+	made := steps[maker].Out[0]
+	mask = steps[maker].In[steps[maker].Epilogue.Mask]
+	if len(made.Shape) != 2 || at(made) != at(s.In[0]) || made.Strides[0] != s.In[0].Strides[1] || made.Strides[1] != s.In[0].Strides[0] ||
+		mask.DType != ir.F32 || mask.Strides[1] != 1 {
+		return mask, false
+	}
 	for i := maker; i <= b.step; i++ {
-		if overwrites(&steps[i], extent(mask)) {
+		if writes(&steps[i], extent(mask)) {
 			return mask, false
 		}
 	}
@@ -173,9 +188,13 @@ func (b *planner) takeMask(s *ir.Step) (mask ir.Operand, ok bool) {
 				return mask, false
 			}
 		}
-		if overwrites(&steps[i], a) {
+		if writes(&steps[i], a) {
 			break
 		}
+	}
+	i := slices.IndexFunc(b.tasks, func(t task) bool { return t.step == maker && t.masks })
+	if i < 0 {
+		return mask, false
 	}
 	b.tasks = slices.Delete(b.tasks, i, i+1)
 	return mask, true

@@ -36,7 +36,6 @@ func WaysOfMatrices(t *testing.T) {
 
 // MaskedGradient is TestMaskedGradient on whatever card there is.
 func MaskedGradient(t *testing.T) { maskedGradient(t) }
-func SumsOfMasked(t *testing.T)   { sumsOfMasked(t) }
 
 // PreludesTogether is TestPreludesTogether on whatever card there is.
 func PreludesTogether(t *testing.T) { preludesTogether(t) }

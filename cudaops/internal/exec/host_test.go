@@ -47,13 +47,3 @@ func TestPreludesTogetherOnHost(t *testing.T) {
 		exec.PreludesTogether(t)
 	}
 }
-
-// TestSumsOfMaskedOnHost does it with the fake, in any order that a graph allows.
-func TestSumsOfMaskedOnHost(t *testing.T) {
-	if _, err := cublas.Open(); err == nil {
-		t.Skip("cuBLASLt is installed, which can't work with a fake driver; TestSumsOfMasked is for such machines")
-	}
-	if fakecuda.In(t, fakecuda.Config{Cards: []int64{4096}, Kernels: true, Env: map[string]string{"FAKE_CUDA_MAJOR": "9"}}) {
-		exec.SumsOfMasked(t)
-	}
-}

@@ -3,7 +3,6 @@ package exec
 import (
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -85,11 +84,6 @@ func newLoopWriter(l *ir.Loop, in []ir.Operand, results []int, locate func(o ir.
 		w.args = append(w.args, place{control, 0})
 	}
 	return w
-}
-
-// sourceOf is the source of an operand.
-func (w *loopWriter) sourceOf(in int) source {
-	return w.sources[slices.IndexFunc(w.l.Code, func(c ir.Instr) bool { return c.Kind == ir.Load && c.In == in })]
 }
 
 func ctype(t ir.DType) string {

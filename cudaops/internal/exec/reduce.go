@@ -27,8 +27,6 @@ type reduction struct {
 	in    []ir.Operand
 	out   place
 	split bool // whether it may have parts
-	// put is the operand, counted from 1, in whose place columns write the elements; 0: none.
-	put int
 
 	kept, reduced []int // dimensions
 	nk, nr        int   // results, and elements of each
@@ -46,7 +44,15 @@ func start(f ir.Reduction) float32 {
 }
 
 func (r *reduction) plan() error {
-	r.sort()
+	shape := r.loop.Shape
+	for d := range shape {
+		if slices.Contains(r.op.Axes, d) {
+			r.reduced = append(r.reduced, d)
+		} else {
+			r.kept = append(r.kept, d)
+		}
+	}
+	r.nk, r.nr = ir.Shape(pick(shape, r.kept)).Size(), ir.Shape(pick(shape, r.reduced)).Size()
 	switch {
 	case r.nk == 0:
 		return nil
@@ -59,19 +65,6 @@ func (r *reduction) plan() error {
 		r.rows()
 	}
 	return nil
-}
-
-// sort sorts the dimensions.
-func (r *reduction) sort() {
-	shape := r.loop.Shape
-	for d := range shape {
-		if slices.Contains(r.op.Axes, d) {
-			r.reduced = append(r.reduced, d)
-		} else {
-			r.kept = append(r.kept, d)
-		}
-	}
-	r.nk, r.nr = ir.Shape(pick(shape, r.kept)).Size(), ir.Shape(pick(shape, r.reduced)).Size()
 }
 
 // byColumns reports whether neighbours among the kept dimensions lie together in most of what is read.
@@ -179,9 +172,6 @@ func (r *reduction) rows() {
 
 func (r *reduction) columns() {
 	w, v := r.writer(true)
-	if r.put > 0 && !w.sourceOf(r.put-1).even {
-		v = 1
-	}
 	side := min(32, ceilPow2((r.nk+v-1)/v))
 	across := blocks(r.nk, side*v)
 	s := r.parts(across, r.nr/(threads/side))
@@ -206,17 +196,10 @@ func (r *reduction) kernelOf(function string, w *loopWriter, v, width, s int) in
 	fmt.Fprintf(&c, "    template <int V> __device__ __forceinline__ Vec<V> at(%s k, %[1]s r) const {\n", index)
 	w.once(&c, "        ")
 	w.body(&c, "        ", v, []int{len(r.loop.Code) - 1}, []string{"w"})
-	c.WriteString("        return w;\n    }\n")
-	put := ""
-	if r.put > 0 {
-		put = ", true"
-		fmt.Fprintf(&c, "    template <int V> __device__ __forceinline__ void put(%s k, %[1]s r, const Vec<V> &v) const { storev<V>((%s *)a%d + (%s), v); }\n",
-			index, ctype(r.in[r.put-1].DType), w.pointer[r.put-1], w.sourceOf(r.put-1).where)
-	}
-	c.WriteString("};\n")
+	c.WriteString("        return w;\n    }\n};\n")
 	name := map[ir.Reduction]string{ir.Sum: "Sum", ir.MaxOf: "MaxOf", ir.MinOf: "MinOf"}[r.op.Fn]
-	fmt.Fprintf(&c, "%s    const @Loop f = {%s};\n    %s<%s, %d, %d, %s, %d, %d, %d%s>(f, out);\n}\n", waiting(append(slices.Clone(w.params), "float *out")...),
-		strings.Join(names, ", "), function, name, width, v, index, r.nk, r.nr, s, put)
+	fmt.Fprintf(&c, "%s    const @Loop f = {%s};\n    %s<%s, %d, %d, %s, %d, %d, %d>(f, out);\n}\n", waiting(append(slices.Clone(w.params), "float *out")...),
+		strings.Join(names, ", "), function, name, width, v, index, r.nk, r.nr, s)
 	r.random = r.random || w.random
 	return r.kernel(r.op.Fn.String(), c.String(), append(loopUses(w), "reduce")...)
 }

@@ -81,9 +81,6 @@ func (b *planner) plain(s *ir.Step) error {
 		}
 	}
 	for i := range plain[1:] {
-		if s.Epilogue.Sums && i == len(plain)-2 && b.sumMasked(&plain[1+i]) {
-			continue
-		}
 		if err := b.build(&plain[1+i]); err != nil {
 			return err
 		}

@@ -56,11 +56,9 @@ template <class R, int G, int V, class I, I NK, I NR, I S, class F> __device__ _
 }
 
 // columns: neighbours in k lie together. X threads side by side make V results each, Y threads below one another take turns at r.
-// Result k of part s goes to out[s*NK + k]. If PUT, F is given each element to put it somewhere: some are made before the first is put, since a compiler cannot
-// know that nothing is read from there.
-template <class R, int X, int V, class I, I NK, I NR, I S, bool PUT = false, class F>
-__device__ __forceinline__ void columns(const F &f, float *out) {
-    const int Y = 256 / X, several = 4;
+// Result k of part s goes to out[s*NK + k].
+template <class R, int X, int V, class I, I NK, I NR, I S, class F> __device__ __forceinline__ void columns(const F &f, float *out) {
+    const int Y = 256 / X;
     const I part = (NR + S - 1) / S;
     const u32 x = threadIdx.x % X, y = threadIdx.x / X;
     const I k = ((I)blockIdx.x * X + x) * V, s = blockIdx.y;
@@ -69,27 +67,11 @@ __device__ __forceinline__ void columns(const F &f, float *out) {
     for (int j = 0; j < V; j++) acc[j] = R::start();
     if (k < NK) {
         const I end = s * part + part < NR ? s * part + part : NR;
-        if constexpr (PUT) {
-            for (I r = s * part + y; r < end; r += several * Y) {
-                Vec<V> v[several];
+#pragma unroll 4
+        for (I r = s * part + y; r < end; r += Y) {
+            const Vec<V> v = f.template at<V>(k, r);
 #pragma unroll
-                for (int i = 0; i < several; i++)
-                    if (r + i * Y < end) v[i] = f.template at<V>(k, r + i * Y);
-#pragma unroll
-                for (int i = 0; i < several; i++) {
-                    if (r + i * Y >= end) break;
-                    f.put(k, r + i * Y, v[i]);
-#pragma unroll
-                    for (int j = 0; j < V; j++) acc[j] = R::of(acc[j], v[i].x[j]);
-                }
-            }
-        } else {
-#pragma unroll several
-            for (I r = s * part + y; r < end; r += Y) {
-                const Vec<V> v = f.template at<V>(k, r);
-#pragma unroll
-                for (int j = 0; j < V; j++) acc[j] = R::of(acc[j], v.x[j]);
-            }
+            for (int j = 0; j < V; j++) acc[j] = R::of(acc[j], v.x[j]);
         }
     }
     __shared__ float below[Y][X * V];
