@@ -50,7 +50,7 @@ func (p *part) emit() {
 				case CrossEntropyGrad:
 					s.Epilogue.Losses = true
 				default:
-					s.Epilogue.Sums = true
+					s.Epilogue.Sums, s.Epilogue.Totals = !u.totals, u.totals
 				}
 			}
 			p.add(s)

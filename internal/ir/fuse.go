@@ -15,7 +15,8 @@ type unit struct {
 	bias    *view    // the epilogue's vector
 	relu    bool
 	mask    *view    // where it is 0 or less, so is the result
-	second  *Value   // a second result: what the epilogue's Sums, Places or Losses say
+	second  *Value   // a second result: what the epilogue's Sums, Totals, Places or Losses say
+	totals  bool     // it is Totals
 	needs   []*Value // what it reads from memory, and what it read before a merge made it its own
 	after   []*unit  // units that must run before this one though it reads nothing of theirs
 	max     int      // largest ID of what it computes
@@ -249,6 +250,9 @@ func (f *fuser) takeSums(r *unit) {
 	if over.base.DType != F32 {
 		return
 	}
+	if f.takeTotals(r, op, over) {
+		return
+	}
 	rows, columns := 1-op.Axes[0], op.Axes[0]
 	for _, c := range f.g.Values {
 		u := f.unit[c]
@@ -267,6 +271,21 @@ func (f *fuser) takeSums(r *unit) {
 		u.max = max(u.max, r.max)
 		return
 	}
+}
+
+// takeTotals lets a product with a mask sum up the columns of its result, where that lies as halves: such a mask is a pass of its own over what the product
+// left, and sums cost it nothing. Of float32 the sums are better made beside the product that reads them, where there are ways to do so.
+func (f *fuser) takeTotals(r *unit, op Reduce, over view) bool {
+	u := f.unit[over.base]
+	if u == nil || u.mask == nil || u.result != over.base || u.second != nil || !over.whole() || !over.shape.Equal(over.base.Shape) || op.Axes[0] != 0 || !f.holdsHalves(over.base) {
+		return false
+	}
+	if _, ok := u.op.(MatMul); !ok {
+		return false
+	}
+	f.takeSecond(u, r.root)
+	u.totals = true
+	return true
 }
 
 // takeMasked lets the gradient by the filters of images of one channel apply the mask of relu's gradient to dy, and sum dy up to a bias's gradient:

@@ -17,7 +17,7 @@ func (s *Step) Plain() []Step {
 		grad.Out, grad.Epilogue = s.Out[:1:1], Epilogue{}
 		return []Step{losses, grad}
 	}
-	if e.Mask == 0 && !e.Sums {
+	if e.Mask == 0 && !e.Sums && !e.Totals {
 		return []Step{*s}
 	}
 	if _, ok := s.Op.(Conv2dGradW); ok {
@@ -31,6 +31,14 @@ func (s *Step) Plain() []Step {
 	steps := []Step{product}
 	if e.Mask != 0 {
 		steps = append(steps, s.masked(s.Out[0]))
+	}
+	if e.Totals {
+		c, sums := s.Out[0], s.Out[1]
+		sums.Shape, sums.Strides = Of(1, c.Shape[1]), Of(1, c.Shape[1]).Strides()
+		steps = append(steps, Step{
+			Op: Reduce{Fn: Sum, Axes: []int{0}}, Name: s.Name, In: []Operand{c}, Out: []Operand{sums},
+			Loop: &Loop{Shape: c.Shape, Code: []Instr{{Kind: Load}}},
+		})
 	}
 	if e.Sums {
 		a, sums := s.In[0], s.Out[1]

@@ -82,6 +82,9 @@ func (p *Program) String() string {
 		if s.Epilogue.Sums {
 			b.WriteString(" sums")
 		}
+		if s.Epilogue.Totals {
+			b.WriteString(" totals")
+		}
 		if s.Name != "" {
 			fmt.Fprintf(&b, "  # %s", s.Name)
 		}

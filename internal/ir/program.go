@@ -66,7 +66,7 @@ type Loop struct {
 //	Fused        Loop runs over its shape; register Results[i] goes to Out[i], contiguous, of the loop's shape. An Out may be
 //	             exactly the place of a contiguous In (in place): each element is loaded wherever it is used before it is stored.
 //	Reduce       Loop makes the element, in its last register; Out[0] has the loop's shape with Axes of extent 1.
-//	MatMul       In[0] x In[1] (any strides) -> Out[0] (inner stride 1), then Epilogue; with its Sums there are two matrices, and Out[1].
+//	MatMul       In[0] x In[1] (any strides) -> Out[0] (inner stride 1), then Epilogue; with its Sums or Totals there are two matrices, and Out[1].
 //	Conv2d       In[0], In[1] contiguous -> Out[0] contiguous, then Epilogue. Contiguous in the order of the shape, with channels last too.
 //	Pool2d       as in the Graph; with the Epilogue's Places there is Out[1]. So there is with the Losses of CrossEntropyGrad.
 //	Collective   see there.
@@ -93,6 +93,8 @@ type Epilogue struct {
 	// Of MatMul, and of Conv2dGradW for images of one channel that lies last.
 	Mask int  // index into In of an operand of the result's shape: the result is 0 where that is 0 or less, as relu's gradient is; 0 means none
 	Sums bool // Out[1] is the sum of each row of In[0], one a row: where In[0] is a gradient, transposed, that of a bias
+	// Of MatMul with a mask, in place of Sums.
+	Totals bool // Out[1] is the sum of each column of Out[0], one a column: where that is a gradient, a bias's again
 	// Conv2dGradW: the mask is for dy, In[1], and the step may change that; the sums are dy's, one a channel.
 	// Of Pool2d only.
 	Places bool // Out[1] is what PoolPlaces makes of In[0] and the same window

@@ -95,17 +95,23 @@ func (s *Step) verifyEpilogue() error {
 	if e.Losses && (len(s.Out) != 2 || !s.Out[1].Shape.Equal(s.In[1].Shape) || !s.Out[1].Contiguous()) {
 		return fmt.Errorf("losses of labels %s in %v", s.In[1].Shape, s.Out[1:])
 	}
-	if e.Mask == 0 && !e.Sums {
+	if e.Mask == 0 && !e.Sums && !e.Totals {
 		return nil
 	}
 	masked, sums := s.Out[0], s.In[0].Shape[0]
+	if e.Totals {
+		if _, ok := s.Op.(MatMul); !ok || e.Mask == 0 || e.Sums || len(masked.Shape) != 2 || !masked.Contiguous() {
+			return fmt.Errorf("totals of %v", masked)
+		}
+		sums = masked.Shape[1]
+	}
 	if _, ok := s.Op.(Conv2dGradW); ok {
 		masked, sums = s.In[1], s.In[1].Shape[3]
 	}
 	if e.Mask != 0 && !s.In[e.Mask].Shape.Equal(masked.Shape) {
 		return fmt.Errorf("a mask of shape %s for %v", s.In[e.Mask].Shape, masked)
 	}
-	if e.Sums && (len(s.Out) != 2 || s.Out[1].Shape.Size() != sums || !s.Out[1].Contiguous()) {
+	if (e.Sums || e.Totals) && (len(s.Out) != 2 || s.Out[1].Shape.Size() != sums || !s.Out[1].Contiguous()) {
 		return fmt.Errorf("%d sums in %v", sums, s.Out[1:])
 	}
 	return nil

@@ -37,6 +37,9 @@ func WaysOfMatrices(t *testing.T) {
 // MaskedGradient is TestMaskedGradient on whatever card there is.
 func MaskedGradient(t *testing.T) { maskedGradient(t) }
 
+// StoredSums is TestStoredSums on whatever card there is.
+func StoredSums(t *testing.T) { storedSums(t) }
+
 // PreludesTogether is TestPreludesTogether on whatever card there is.
 func PreludesTogether(t *testing.T) { preludesTogether(t) }
 

@@ -34,6 +34,13 @@ func TestMaskedGradientOnHost(t *testing.T) {
 	}
 }
 
+// TestStoredSumsOnHost: so do loops that store what they sum up.
+func TestStoredSumsOnHost(t *testing.T) {
+	if fakecuda.In(t, fakecuda.Config{Cards: []int64{4096}, Kernels: true, Env: map[string]string{"FAKE_CUDA_MAJOR": "9"}}) {
+		exec.StoredSums(t)
+	}
+}
+
 // TestUpdateInPartsOnHost does that with a fake that runs a graph's tasks in any order that the graph allows.
 func TestUpdateInPartsOnHost(t *testing.T) {
 	if fakecuda.In(t, fakecuda.Config{Cards: []int64{4096}, Kernels: true, Env: map[string]string{"FAKE_CUDA_MAJOR": "9"}}) {

@@ -28,8 +28,9 @@ type loopWriter struct {
 	params  []string
 	args    []place
 	random  bool
-	spread  bool // what a thread takes is fours that lie a warp's apart
-	squares bool // random numbers have been made by squares, of which body takes column p
+	spread  bool   // what a thread takes is fours that lie a warp's apart
+	stored  string // C++: stores what the loop makes of k and r
+	squares bool   // random numbers have been made by squares, of which body takes column p
 }
 
 // newLoopWriter looks at a loop whose results are the given registers. locate says where the element of a strided operand, or of
@@ -84,6 +85,12 @@ func newLoopWriter(l *ir.Loop, in []ir.Operand, results []int, locate func(o ir.
 		w.args = append(w.args, place{control, 0})
 	}
 	return w
+}
+
+// store lets the loop of a reduction store its elements, too.
+func (w *loopWriter) store(o ir.Operand, where string) {
+	w.params, w.args = append(w.params, writes(o, "o")), append(w.args, at(o))
+	w.stored = fmt.Sprintf(" storev<V>(o + (%s), w); ", where)
 }
 
 func ctype(t ir.DType) string {

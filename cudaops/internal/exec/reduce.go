@@ -19,14 +19,26 @@ func (b *planner) reduce(s *ir.Step, op ir.Reduce) error {
 	return r.plan()
 }
 
+// storedSum carries out a loop, and the reduction of what that stores, in one pass over memory.
+func (b *planner) storedSum(loop, sum *ir.Step) error {
+	if err := contiguous(loop.Out[0], sum.Out[0]); err != nil {
+		return err
+	}
+	r := &reduction{
+		planner: b, op: sum.Op.(ir.Reduce), loop: loop.Loop, in: loop.In, stored: &loop.Out[0], out: at(sum.Out[0]), split: true,
+	}
+	return r.plan()
+}
+
 // reduction is the planning of one kernel.
 type reduction struct {
 	*planner
-	op    ir.Reduce
-	loop  *ir.Loop
-	in    []ir.Operand
-	out   place
-	split bool // whether it may have parts
+	op     ir.Reduce
+	loop   *ir.Loop
+	in     []ir.Operand
+	stored *ir.Operand // where the elements go, too, if they do; one of in may lie there
+	out    place
+	split  bool // whether it may have parts
 
 	kept, reduced []int // dimensions
 	nk, nr        int   // results, and elements of each
@@ -108,7 +120,7 @@ func (r *reduction) along(strides []int) (k, e address) {
 // writer looks at the loop for a thread that takes neighbours in k, or else in r; v is how many it may take.
 func (r *reduction) writer(neighboursInK bool) (w *loopWriter, v int) {
 	v = lanes
-	w = newLoopWriter(r.loop, r.in, []int{len(r.loop.Code) - 1}, func(o ir.Operand) source {
+	locate := func(o ir.Operand) source {
 		k, e := r.along(o.Strides)
 		inner, outer := e, k
 		if neighboursInK {
@@ -127,7 +139,15 @@ func (r *reduction) writer(neighboursInK bool) (w *loopWriter, v int) {
 		}
 		even := at(o).even(o.DType.Size()) && inner.even() && multiples(outer)
 		return source{where: where, uniform: len(k) == 0 && len(e) == 0, stride: stride, even: even}
-	})
+	}
+	w = newLoopWriter(r.loop, r.in, []int{len(r.loop.Code) - 1}, locate)
+	if r.stored != nil {
+		to := locate(*r.stored)
+		if to.stride != 1 || !to.even {
+			v = 1
+		}
+		w.store(*r.stored, to.where)
+	}
 	if neighboursInK && r.nk%lanes != 0 || !neighboursInK && r.nr%lanes != 0 {
 		v = 1
 	}
@@ -196,7 +216,8 @@ func (r *reduction) kernelOf(function string, w *loopWriter, v, width, s int) in
 	fmt.Fprintf(&c, "    template <int V> __device__ __forceinline__ Vec<V> at(%s k, %[1]s r) const {\n", index)
 	w.once(&c, "        ")
 	w.body(&c, "        ", v, []int{len(r.loop.Code) - 1}, []string{"w"})
-	c.WriteString("        return w;\n    }\n};\n")
+	fmt.Fprintf(&c, "        return w;\n    }\n    static const bool stores = %t;\n", w.stored != "")
+	fmt.Fprintf(&c, "    template <int V> __device__ __forceinline__ void store(%s k, %[1]s r, const Vec<V> &w) const {%s}\n};\n", index, w.stored)
 	name := map[ir.Reduction]string{ir.Sum: "Sum", ir.MaxOf: "MaxOf", ir.MinOf: "MinOf"}[r.op.Fn]
 	fmt.Fprintf(&c, "%s    const @Loop f = {%s};\n    %s<%s, %d, %d, %s, %d, %d, %d>(f, out);\n}\n", waiting(append(slices.Clone(w.params), "float *out")...),
 		strings.Join(names, ", "), function, name, width, v, index, r.nk, r.nr, s)
@@ -220,7 +241,7 @@ func (r *reduction) finish(w *loopWriter, kernel int, l launch, s int, shape ir.
 		loop: &ir.Loop{Shape: shape, Code: []ir.Instr{{Kind: ir.Load}}},
 		in:   []ir.Operand{{Region: parts.base, Offset: parts.bytes / wordBytes, Shape: shape, Strides: shape.Strides()}},
 	}
-	if err := second.plan(); err != nil {
+	if err := r.only([]span{parts.span(shape.Size()*wordBytes, false), r.out.span(r.nk*wordBytes, true)}, second.plan); err != nil {
 		panic(err) // it has nothing to fail at
 	}
 }

@@ -35,7 +35,7 @@ func (b *planner) ways(s *ir.Step, major int) (list []way) {
 func (b *planner) productWays(s *ir.Step, major int) []way {
 	list := []way{{name: "plain", plan: (*planner).plain}}
 	p, err := newMatrices(s)
-	if err != nil || s.Out[0].Shape.Size() == 0 {
+	if err != nil || s.Out[0].Shape.Size() == 0 || s.Epilogue.Totals {
 		return list // and planning it says what is wrong
 	}
 	if p.summed && p.float32s() && !p.biased && !p.relu && !p.masked {
@@ -79,6 +79,9 @@ func (b *planner) plain(s *ir.Step) error {
 		if err != nil {
 			return err
 		}
+	}
+	if s.Epilogue.Totals {
+		return b.storedSum(&plain[1], &plain[2])
 	}
 	for i := range plain[1:] {
 		if err := b.build(&plain[1+i]); err != nil {

@@ -1,4 +1,4 @@
-// Reductions of the elements (k, r) that a loop F makes: NK results of NR elements each. There are no atomics: the order of every sum
+// Reductions of the elements (k, r) that a loop F makes, and stores perhaps: NK results of NR elements each. There are no atomics: the order of every sum
 // follows from the shape. Where there are few results, S blocks make a part each, and a second kernel reduces the parts.
 
 struct Sum {
@@ -36,6 +36,7 @@ template <class R, int G, int V, class I, I NK, I NR, I S, class F> __device__ _
 #pragma unroll 4
         for (I r = s * part + lane * V; r < end; r += G * V) {
             const Vec<V> v = f.template at<V>(k, r);
+            f.store(k, r, v);
 #pragma unroll
             for (int j = 0; j < V; j++) acc[j] = R::of(acc[j], v.x[j]);
         }
@@ -67,9 +68,23 @@ template <class R, int X, int V, class I, I NK, I NR, I S, class F> __device__ _
     for (int j = 0; j < V; j++) acc[j] = R::start();
     if (k < NK) {
         const I end = s * part + part < NR ? s * part + part : NR;
+        I r = s * part + y;
+        // What is stored may lie where more is to be loaded, for all that a compiler knows.
+        for (; F::stores && r + 3 * Y < end; r += 4 * Y) {
+            Vec<V> v[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) v[i] = f.template at<V>(k, r + i * Y);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                f.store(k, r + i * Y, v[i]);
+#pragma unroll
+                for (int j = 0; j < V; j++) acc[j] = R::of(acc[j], v[i].x[j]);
+            }
+        }
 #pragma unroll 4
-        for (I r = s * part + y; r < end; r += Y) {
+        for (; r < end; r += Y) {
             const Vec<V> v = f.template at<V>(k, r);
+            f.store(k, r, v);
 #pragma unroll
             for (int j = 0; j < V; j++) acc[j] = R::of(acc[j], v.x[j]);
         }

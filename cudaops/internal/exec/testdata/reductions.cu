@@ -10,6 +10,8 @@ struct sum0Loop {
         }
         return w;
     }
+    static const bool stores = false;
+    template <int V> __device__ __forceinline__ void store(u32 k, u32 r, const Vec<V> &w) const {}
 };
 extern "C" __global__ void __launch_bounds__(256) sum0(const float *a0, float *out, int late) {
     const Turn turn(late);
@@ -28,6 +30,8 @@ struct max1Loop {
         }
         return w;
     }
+    static const bool stores = false;
+    template <int V> __device__ __forceinline__ void store(u32 k, u32 r, const Vec<V> &w) const {}
 };
 extern "C" __global__ void __launch_bounds__(256) max1(const float *a0, float *out, int late) {
     const Turn turn(late);
@@ -46,6 +50,8 @@ struct sum2Loop {
         }
         return w;
     }
+    static const bool stores = false;
+    template <int V> __device__ __forceinline__ void store(u32 k, u32 r, const Vec<V> &w) const {}
 };
 extern "C" __global__ void __launch_bounds__(256) sum2(const float *a0, float *out, int late) {
     const Turn turn(late);
@@ -64,6 +70,8 @@ struct sum3Loop {
         }
         return w;
     }
+    static const bool stores = false;
+    template <int V> __device__ __forceinline__ void store(u32 k, u32 r, const Vec<V> &w) const {}
 };
 extern "C" __global__ void __launch_bounds__(256) sum3(const float *a0, float *out, int late) {
     const Turn turn(late);

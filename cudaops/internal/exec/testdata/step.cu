@@ -19,6 +19,8 @@ struct sum2Loop {
         }
         return w;
     }
+    static const bool stores = false;
+    template <int V> __device__ __forceinline__ void store(u32 k, u32 r, const Vec<V> &w) const {}
 };
 extern "C" __global__ void __launch_bounds__(256) sum2(const float *a0, float *out, int late) {
     const Turn turn(late);
@@ -31,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(256) matMul_f787b998(const float *x
     product<MatMul<1, 10, 20, 32, 1, 10, 0, 20, 1, 0, 20, 1, 0, false, false, float, float, float, float>, 1>({x, y, nullptr, out}, nullptr);
 }
 
-struct sum_95778087Loop {
+struct sum_765226ceLoop {
     const float *a0;
     template <int V> __device__ __forceinline__ Vec<V> at(u32 k, u32 r) const {
         const Vec<1> r0 = loadv<1>(a0 + (k + r * 10));
@@ -41,10 +43,12 @@ struct sum_95778087Loop {
         }
         return w;
     }
+    static const bool stores = false;
+    template <int V> __device__ __forceinline__ void store(u32 k, u32 r, const Vec<V> &w) const {}
 };
-extern "C" __global__ void __launch_bounds__(256) sum_95778087(const float *a0, float *out, int late) {
+extern "C" __global__ void __launch_bounds__(256) sum_765226ce(const float *a0, float *out, int late) {
     const Turn turn(late);
-    const sum_95778087Loop f = {a0};
+    const sum_765226ceLoop f = {a0};
     columns<Sum, 16, 1, u32, 10, 32, 1>(f, out);
 }
 
@@ -68,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(256) fused3(const float *a0, const 
 // step 1: crossEntropyGrad1 on 2x1 work+0 input+640 consts+0 work+320 consts+64 work+640 control+4
 // step 2: sum2 on 1x1 work+640 output+0
 // step 3: matMul_f787b998 on 1x1 work+320 input+0 grads+0
-// step 3: sum_95778087 on 1x1 work+320 grads+256
+// step 3: sum_765226ce on 1x1 work+320 grads+256
 // collective, step 4
 // step 5: fused3 on 1x1 grads+0 params+0 params+0
 // end
