@@ -14,43 +14,30 @@ import (
 
 func TestMain(m *testing.M) { fakecuda.Main(m) }
 
-// TestWaysOnHost: the kernels for tensor cores give the right numbers on a card whose driver and compiler are fakes.
-func TestWaysOnHost(t *testing.T) {
+// onFake runs a test on a card whose driver and compiler are fakes, which run the graph's tasks in any order that the graph allows. Where cuBLASLt is installed, it
+// can't: that needs a real driver, and the test that has the name sister is for such machines.
+func onFake(t *testing.T, sister string, test func(t *testing.T)) {
 	if _, err := cublas.Open(); err == nil {
-		t.Skip("cuBLASLt is installed, which can't work with a fake driver; TestWays is for such machines")
+		t.Skipf("cuBLASLt is installed, which can't work with a fake driver; %s is for such machines", sister)
 	}
 	if fakecuda.In(t, fakecuda.Config{Cards: []int64{4096}, Kernels: true, Env: map[string]string{"FAKE_CUDA_MAJOR": "9"}}) {
-		exec.WaysOfMatrices(t)
+		test(t)
 	}
 }
+
+// TestWaysOnHost: the kernels for tensor cores give the right numbers.
+func TestWaysOnHost(t *testing.T) { onFake(t, "TestWays", exec.WaysOfMatrices) }
 
 // TestMaskedGradientOnHost: so do copies along k that apply a mask, and parts of k.
-func TestMaskedGradientOnHost(t *testing.T) {
-	if _, err := cublas.Open(); err == nil {
-		t.Skip("cuBLASLt is installed, which can't work with a fake driver; TestMaskedGradient is for such machines")
-	}
-	if fakecuda.In(t, fakecuda.Config{Cards: []int64{4096}, Kernels: true, Env: map[string]string{"FAKE_CUDA_MAJOR": "9"}}) {
-		exec.MaskedGradient(t)
-	}
-}
+func TestMaskedGradientOnHost(t *testing.T) { onFake(t, "TestMaskedGradient", exec.MaskedGradient) }
 
 // TestStoredSumsOnHost: so do loops that store what they sum up.
-func TestStoredSumsOnHost(t *testing.T) {
-	if fakecuda.In(t, fakecuda.Config{Cards: []int64{4096}, Kernels: true, Env: map[string]string{"FAKE_CUDA_MAJOR": "9"}}) {
-		exec.StoredSums(t)
-	}
-}
+func TestStoredSumsOnHost(t *testing.T) { onFake(t, "TestStoredSums", exec.StoredSums) }
 
-// TestUpdateInPartsOnHost does that with a fake that runs a graph's tasks in any order that the graph allows.
-func TestUpdateInPartsOnHost(t *testing.T) {
-	if fakecuda.In(t, fakecuda.Config{Cards: []int64{4096}, Kernels: true, Env: map[string]string{"FAKE_CUDA_MAJOR": "9"}}) {
-		exec.UpdateInParts(t)
-	}
-}
+// TestUpdateInPartsOnHost: so do updates in parts.
+func TestUpdateInPartsOnHost(t *testing.T) { onFake(t, "TestUpdateInParts", exec.UpdateInParts) }
 
-// TestPreludesTogetherOnHost has the fake compile them.
+// TestPreludesTogetherOnHost: a compiler takes all preludes at once.
 func TestPreludesTogetherOnHost(t *testing.T) {
-	if fakecuda.In(t, fakecuda.Config{Cards: []int64{4096}, Kernels: true, Env: map[string]string{"FAKE_CUDA_MAJOR": "9"}}) {
-		exec.PreludesTogether(t)
-	}
+	onFake(t, "TestPreludesTogether", exec.PreludesTogether)
 }
