@@ -15,12 +15,16 @@ import (
 type along struct {
 	copied int // the operand: 0 is A, 1 is B
 	parts  int // of k
+	pieces int // of what is copied, made one after the other
 }
 
 func (a along) String() string {
 	name := [...]string{"A", "B"}[a.copied] + " along k"
 	if a.parts > 1 {
 		name += fmt.Sprintf(", k in %d", a.parts)
+	}
+	if a.pieces > 1 {
+		name += fmt.Sprintf(", in %d pieces", a.pieces)
 	}
 	return name
 }
@@ -31,8 +35,38 @@ func alongWays(p matrices) []way {
 	if p.batch > 1 || p.m*p.n*p.k < worth || p.strides[0][1] == 1 || p.strides[1][0] == 1 || p.biased || p.relu || p.masked {
 		return nil
 	}
-	parts := partsOfK(p)
-	return []way{along{0, parts}.way(), along{1, parts}.way()}
+	var list []way
+	for operand := range 2 {
+		list = append(list, along{operand, partsOfK(p), piecesOf(p, operand)}.way())
+	}
+	return list
+}
+
+// piecesOf is in how many pieces an operand is copied: as few as there are of which none takes more of the scratch than steps have for themselves. Where k is cut
+// it is one, since the parts' results have to lie together.
+func piecesOf(p matrices, operand int) int {
+	const tile = 128
+	n, length := 1, [...]int{p.m, p.n}[operand]
+	if partsOfK(p) > 1 {
+		return n
+	}
+	for length*p.k*p.dtype[operand].Size()/n > apart && length%(2*n*tile) == 0 {
+		n *= 2
+	}
+	return n
+}
+
+// piece is piece i of n of a product, that of so many rows of A, or columns of B.
+func (p matrices) piece(operand, i, n int) matrices {
+	length, d := &p.m, 0
+	if operand == 1 {
+		length, d = &p.n, 1
+	}
+	*length /= n
+	for _, k := range [...]int{operand, 2} {
+		p.at[k] = p.at[k].plus(i * *length * p.strides[k][d] * p.dtype[k].Size())
+	}
+	return p
 }
 
 // partsOfK is in how many parts k is cut: as many as let the library's tiles fill a large card once.
@@ -58,24 +92,49 @@ func (a along) plan(b *planner, s *ir.Step) error {
 		return err
 	}
 	rest := plain[1:]
-	switch {
-	case a.copied == 1:
-		err = b.copied(&p, 1, 1, p.k)
-	case s.Epilogue.Sums && p.strides[0][0] == 1:
-		err = b.turn(&p, s, &rest[len(rest)-1])
-	default:
-		err = b.copied(&p, 0, p.k, 1)
+	var mask *ir.Operand
+	turned := a.copied == 0 && s.Epilogue.Sums && p.strides[0][0] == 1
+	if turned {
+		if m, ok := b.takeMask(s); ok {
+			mask = &m
+		}
 	}
-	if err != nil {
-		return err
+	n := max(a.pieces, 1)
+	fresh, free := b.fresh, b.used
+	for i := range n {
+		if i > 0 {
+			if fresh {
+				free = b.own[b.step].from
+			}
+			b.used = free // the piece before it is done with that
+		}
+		q, after := p.piece(a.copied, i, n), []ir.Step(nil)
+		switch {
+		case turned:
+			after = []ir.Step{rest[len(rest)-1]}
+			err = b.turn(&q, mask, i, &after[0])
+		case a.copied == 0:
+			err = b.copied(&q, 0, q.k, 1)
+		default:
+			err = b.copied(&q, 1, 1, q.k)
+		}
+		if err != nil {
+			return err
+		}
+		if a.parts == 1 {
+			err = b.byLibrary(q)
+		} else {
+			err = b.inPartsOfK(q, s, a.parts)
+		}
+		if err == nil {
+			err = b.rest(after)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	if a.parts == 1 {
-		err = b.byLibrary(p)
-	} else {
-		err = b.inPartsOfK(p, s, a.parts)
-	}
-	if err != nil {
-		return err
+	if turned {
+		rest = rest[:len(rest)-1]
 	}
 	return b.rest(rest)
 }
@@ -123,22 +182,23 @@ func (b *planner) inPartsOfK(p matrices, s *ir.Step, parts int) error {
 }
 
 // turn puts a copy of A, whose columns lie one after the other, along k in its place. It reads all of A, so it also makes sums of rows, a tile each, which the
-// step for sums adds up in place of A; and if A has a mask that nobody else needs, it applies that.
-func (b *planner) turn(p *matrices, s, sums *ir.Step) error {
-	mask, masked := b.takeMask(s)
+// step for sums adds up in place of A; and if A has a mask, it applies that. Mask and sums are those of all pieces of a product, of which this is one.
+func (b *planner) turn(p *matrices, mask *ir.Operand, piece int, sums *ir.Step) error {
 	const side, long = 32, 4 // of a tile, which is that many sides long
 	tiles := blocks(p.k, side*long)
 	on := []span{p.at[0].span(p.bytes(0), false)}
 	args, reach, stride := []place{p.at[0], p.at[0]}, p.bytes(0)/wordBytes, 0
-	if masked {
-		on, args[1], stride = append(on, extent(mask)), at(mask), mask.Strides[0]
+	if mask != nil {
+		m := *mask
+		m.Offset, m.Shape = m.Offset+piece*p.m, ir.Of(p.k, p.m)
+		on, args[1], stride = append(on, extent(m)), at(m), m.Strides[0]
 		reach = max(reach, p.k*stride)
 	}
 	var to, parts place
 	err := b.only(on, func() error {
 		to, parts = b.temporary(p.m*p.k), b.temporary(tiles*p.m)
 		text := fmt.Sprintf("%s    transposeSum<%d, %t, %s, %d, %d, %d, %d>(from, mask, to, sums);\n}\n",
-			waiting("const float *from", "const float *mask", "float *to", "float *sums"), long, masked, indexType(reach, p.m*p.k), p.m, p.k, p.strides[0][1], stride)
+			waiting("const float *from", "const float *mask", "float *to", "float *sums"), long, mask != nil, indexType(reach, p.m*p.k), p.m, p.k, p.strides[0][1], stride)
 		b.add(launch{kernel: b.kernel("transposeSum", text, "move"), args: append(args, to, parts), blocks: blocks(p.m, side) * tiles})
 		return nil
 	})
@@ -148,6 +208,7 @@ func (b *planner) turn(p *matrices, s, sums *ir.Step) error {
 	p.at[0], p.strides[0] = to, [3]int{p.k, 1}
 	shape := ir.Of(tiles, p.m)
 	out := sums.Out[0]
+	out.Offset += piece * p.m
 	out.Shape, out.Strides = ir.Of(1, p.m), ir.Of(1, p.m).Strides()
 	sums.Op, sums.Loop, sums.Out = ir.Reduce{Fn: ir.Sum, Axes: []int{0}}, &ir.Loop{Shape: shape, Code: []ir.Instr{{Kind: ir.Load}}}, []ir.Operand{out}
 	sums.In = []ir.Operand{{Region: scratch, Offset: parts.bytes / wordBytes, Shape: shape, Strides: shape.Strides()}}

@@ -26,12 +26,27 @@ func TestPartsOfK(t *testing.T) {
 	}
 }
 
-// turning makes products with sums of copies along k, and all others in the plain way.
-type turning struct{ libraries }
+// The pieces of a copy have room, are no more than they must be, and no tile is short for them.
+func TestPieces(t *testing.T) {
+	for _, c := range []struct{ m, n, k, a, b int }{
+		{512, 784, 4096, 1, 1}, {8192, 8192, 4096, 2, 2}, {8192, 1000, 4096, 2, 1}, {32768, 8192, 4096, 8, 2}, {8192 + 128, 8192, 4096, 1, 2}, {256, 256, 1 << 18, 1, 1},
+	} {
+		p := matrices{batch: 1, m: c.m, n: c.n, k: c.k, strides: [3][3]int{{1, c.m}, {c.n, 1}, {c.n, 1}}}
+		if a, b := piecesOf(p, 0), piecesOf(p, 1); a != c.a || b != c.b {
+			t.Errorf("%dx%dx%d is copied in %d and %d pieces, want %d and %d", c.m, c.k, c.n, a, b, c.a, c.b)
+		}
+	}
+}
+
+// turning makes products with sums in one of the ways that copy an operand along k, and all others in the plain way.
+type turning struct {
+	libraries
+	along
+}
 
 func (l turning) choose(b *planner, s *ir.Step) (way, error) {
 	if s.Epilogue.Sums {
-		return along{0, 2}.way(), nil
+		return l.way(), nil
 	}
 	return b.ways(s, 0)[0], nil
 }
@@ -93,7 +108,7 @@ func TestMaskGoesAlong(t *testing.T) {
 				c.others(s, dy)
 			}
 		})
-		p, err := newPlan(s.compile(), turning{copying{}}, false)
+		p, err := newPlan(s.compile(), turning{copying{}, along{copied: 0, parts: 2}}, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -110,11 +125,13 @@ func TestMaskedGradient(t *testing.T) {
 
 // maskedGradient checks the numbers of such a gradient, and of parameters that are updated by it.
 func maskedGradient(t *testing.T) {
-	t.Run("alone", func(t *testing.T) { maskedUpdate(t, false) })
-	t.Run("with an update", func(t *testing.T) { maskedUpdate(t, true) })
+	for _, a := range []along{{0, 2, 1}, {0, 1, 2}, {1, 1, 2}, {0, 1, 1}} {
+		t.Run(a.String(), func(t *testing.T) { maskedUpdate(t, a, false) })
+		t.Run(a.String()+", with an update", func(t *testing.T) { maskedUpdate(t, a, true) })
+	}
 }
 
-func maskedUpdate(t *testing.T, updated bool) {
+func maskedUpdate(t *testing.T, a along, updated bool) {
 	s := newSketch(t)
 	m := drawMasked(s, nil)
 	params := s.slot(ir.Params, ir.F32, m.grads.Shape[0])
@@ -122,11 +139,11 @@ func maskedUpdate(t *testing.T, updated bool) {
 		s.next()
 		s.Store(params, s.Minus(s.Read(params), s.Scale(s.Read(m.grads), 0.5)))
 	}
-	l := loadWith(t, s.compile(), func(e *Exec) libraries { return turning{ourOwn{only{vendor: vendor{e, e.tools}}}} })
-	if n := l.plan.masks(); n != 0 {
+	l := loadWith(t, s.compile(), func(e *Exec) libraries { return turning{ourOwn{only{vendor: vendor{e, e.tools}}}, a} })
+	if n := l.plan.masks(); n != a.copied { // a copy of the other operand can't
 		t.Errorf("%d tasks mask by themselves", n)
 	}
-	if n := l.plan.sums(); (n == 0) != updated {
+	if n := l.plan.sums(); (n == 0) != (updated || a.parts == 1) {
 		t.Errorf("%d tasks add up, and do nothing else:\n%v", n, l.plan)
 	}
 	rng := rand.New(rand.NewPCG(3, uint64(rand.Uint32())))

@@ -228,8 +228,8 @@ func (c productCase) test(t *testing.T, rng *rand.Rand) {
 	}
 	ways := waysOf(p)
 	if !c.bias && !c.relu && !c.mask && len(alongWays(matricesOf(t, p))) == 0 { // not worth it, but ways
-		for _, a := range []along{{0, 1}, {1, 1}, {0, 2}, {1, 2}} {
-			if c.k%a.parts == 0 {
+		for _, a := range []along{{0, 1, 1}, {1, 1, 1}, {0, 2, 1}, {1, 2, 1}, {0, 1, 2}, {1, 1, 2}} {
+			if c.k%a.parts == 0 && c.m%a.pieces == 0 && c.n%a.pieces == 0 {
 				ways = append(ways, a.way())
 			}
 		}
