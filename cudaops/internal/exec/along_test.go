@@ -38,6 +38,23 @@ func TestPieces(t *testing.T) {
 	}
 }
 
+// Pieces take the same scratch, one after the other.
+func TestPiecesTakeTurns(t *testing.T) {
+	for _, a := range []along{{0, 1, 4}, {1, 1, 4}} {
+		s := newSketch(t)
+		dy, x := s.in(1000, 4096), s.in(1000, 4096)
+		s.out(s.MatMul(s.T(dy), x))
+		s.out(s.Sum(s.T(dy), 1))
+		p, err := newPlan(s.compile(), turning{copying{}, a}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if piece := 4 * 1000 * 1024; p.scratch < piece || p.scratch >= 2*piece {
+			t.Errorf("%v takes %d bytes of scratch, where a piece is %d", a, p.scratch, piece)
+		}
+	}
+}
+
 // turning makes products with sums in one of the ways that copy an operand along k, and all others in the plain way.
 type turning struct {
 	libraries
