@@ -107,7 +107,7 @@ gpu: ## put stripped test and benchmark binaries for a machine with cards, but n
 	@rm -rf build/gpu; mkdir -p build/gpu
 	CGO_ENABLED=0 go test -c -trimpath -ldflags '-s -w' -o build/gpu/ $(GPU_PACKAGES)
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o build/gpu/ ./benchmarks ./examples/mnist ./examples/shareacard ./launcher/tandem
-	@cp internal/tools/gpurun build/gpu/run
+	@cp internal/tools/gpurun build/gpu/run && cp internal/tools/gpuaccept build/gpu/accept
 	@cp -r nn/testdata build/gpu/ && cp -r tensorboard/testdata build/gpu/
 	tar -czf build/gpu.tar.gz -C build gpu
 	@ls -lh build/gpu.tar.gz
