@@ -42,9 +42,9 @@ var realCards = sync.OnceValues(func() (found realCardsFound, err error) {
 	var failed *cuda.Error
 	switch {
 	case errors.As(err, &missing):
-		found.visible = ResolveVisible(nil, visible.value, visible.set)
 		return found, nil
 	case errors.As(err, &failed) && (failed.Code == cuda.NoDevice || failed.Code == cuda.InvalidDevice):
+		found.read = &visible
 		found.visible = visibilityOf(nil, machineUUIDs(visible, nil), visible)
 		found.visible.Repeated = failed.Code == cuda.InvalidDevice
 		return found, nil
@@ -56,6 +56,7 @@ var realCards = sync.OnceValues(func() (found realCardsFound, err error) {
 		return found, fmt.Errorf("cudaops: list the cards: %w", err)
 	}
 	uuids := machineUUIDs(visible, d.visible)
+	found.read = &visible
 	found.visible = visibilityOf(d.visible, uuids, visible)
 	for i, c := range d.visible {
 		c.info.physical = found.visible.Cards[i]
@@ -66,6 +67,7 @@ var realCards = sync.OnceValues(func() (found realCardsFound, err error) {
 
 type realCardsFound struct {
 	driver  *realDriver
+	read    *setting // CUDA_VISIBLE_DEVICES as the driver has read it; nil where there is no driver
 	visible Visibility
 }
 

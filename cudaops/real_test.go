@@ -368,3 +368,27 @@ func TestVisibilityChanges(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+// TestVisibilityChangesAfterFailure: that also holds where the first call failed, for another variable's sake.
+func TestVisibilityChangesAfterFailure(t *testing.T) {
+	if !fakecuda.In(t, fakecuda.Config{Cards: []int64{1024, 1024}, Env: map[string]string{"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_LIMIT": "much"}}) {
+		return
+	}
+	var wrong *cudaops.VariableError
+	if _, err := cudaops.AvailableDevices(); !errors.As(err, &wrong) {
+		t.Fatalf("error %v", err)
+	}
+	if err := errors.Join(os.Setenv("CUDA_DEVICE_LIMIT", "50%"), os.Setenv("CUDA_VISIBLE_DEVICES", "1")); err != nil {
+		t.Fatal(err)
+	}
+	var e *cudaops.EnvironmentChangedError
+	if devices, err := cudaops.AvailableDevices(); !errors.As(err, &e) || e.Variable != "CUDA_VISIBLE_DEVICES" || e.Then != "0" || e.Now != "1" {
+		t.Errorf("cards %+v, error %v", devices, err)
+	}
+	if err := os.Setenv("CUDA_VISIBLE_DEVICES", "0"); err != nil {
+		t.Fatal(err)
+	}
+	if got := physical(t); !slices.Equal(got, []int{0}) {
+		t.Errorf("physical cards %v after it was put back", got)
+	}
+}

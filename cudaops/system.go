@@ -138,12 +138,18 @@ func open(env environment, hideReal bool) (*system, error) {
 		}
 		return newSystem(env, drv, visible)
 	}
-	if hideReal {
+	var found realCardsFound
+	if !hideReal {
+		var err error
+		if found, err = realCards(); err != nil {
+			return nil, err
+		}
+	}
+	if found.read == nil {
 		return newSystem(env, nil, ResolveVisible(nil, env.visible.value, env.visible.set))
 	}
-	found, err := realCards()
-	if err != nil {
-		return nil, err
+	if err := (environment{*found.read, env.limit, env.sim}).changed(env); err != nil {
+		return nil, err // an earlier call has failed after the driver had read it
 	}
 	if found.driver == nil {
 		return newSystem(env, nil, found.visible) // not a nil *realDriver in the interface
