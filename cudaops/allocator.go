@@ -219,6 +219,13 @@ func (a *allocator) headroom() (int64, error) {
 	return limit.Bytes - a.stats.All.ReservedBytes.Current - overhead - a.drv.spare(), err
 }
 
+// overhead is how many bytes the process holds beside the allocator, whose segments must not change while the driver is asked.
+func (a *allocator) overhead() (int64, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.drv.overhead(a.card)
+}
+
 // withinCaps is an [*OutOfMemoryError] where the process holds more than a cap
 // allows and emptying the cache does not help.
 func (a *allocator) withinCaps() error {

@@ -22,7 +22,8 @@ type driver interface {
 	memInfo(card int) (free, total int64, err error)
 
 	// overhead is how many bytes of the card this process holds beside what
-	// malloc gave: its context, kernels and libraries.
+	// malloc gave: its context, kernels and libraries. Nobody may call malloc, or
+	// release what it gave, meanwhile.
 	overhead(card int) (int64, error)
 
 	// spare is how many bytes more overhead may come to when programs are loaded

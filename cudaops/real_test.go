@@ -392,3 +392,31 @@ func TestVisibilityChangesAfterFailure(t *testing.T) {
 		t.Errorf("physical cards %v after it was put back", got)
 	}
 }
+
+// TestSummaryWhileAllocating: NVML's number of what a process holds is compared with what the allocator held at the same time. In a container, where the
+// largest difference that was seen counts, one that is too large would take from the cap for good.
+func TestSummaryWhileAllocating(t *testing.T) {
+	if !fakecuda.In(t, fakecuda.Config{Cards: []int64{8192}, Context: 500, PIDShift: 100_000, Env: map[string]string{"CUDA_DEVICE_LIMIT": "4GiB"}}) {
+		return
+	}
+	var wait sync.WaitGroup
+	for range 2 {
+		wait.Go(func() {
+			for range 4000 {
+				if _, err := cudaops.MemorySummary(0); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for range 4000 {
+		free(t, alloc(t, 0, 100*mib))
+		if err := cudaops.EmptyCache(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wait.Wait()
+	if e := wantOOM(t, 0, 4096*mib); e.Overhead != 500*mib {
+		t.Errorf("%d MiB beside the allocator, want the context's 500", e.Overhead/mib)
+	}
+}

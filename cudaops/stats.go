@@ -127,7 +127,7 @@ func MemorySummary(device int) (string, error) {
 		return "", err
 	}
 	fmt.Fprintf(&b, "%s: %s, %s of %s free\n", String(device), c.info.props.Name, formatSize(free), formatSize(total))
-	overhead, err := c.drv.overhead(c.logical)
+	overhead, err := c.mem.overhead()
 	if err != nil {
 		return "", fmt.Errorf("cudaops: memory summary of %s: %w", String(device), err)
 	}
