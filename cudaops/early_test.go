@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-train/tandem/cudaops"
 	"github.com/tandem-train/tandem/cudaops/cudaopstest"
+	"github.com/tandem-train/tandem/cudaops/internal/cuda"
 	"github.com/tandem-train/tandem/cudaops/internal/fakecuda"
 	"github.com/tandem-train/tandem/internal/ir"
 )
@@ -74,6 +75,27 @@ func TestWriteEarly(t *testing.T) {
 func TestWriteEarlyReal(t *testing.T) {
 	if fakecuda.In(t, fakecuda.Config{Cards: []int64{1024}}) {
 		testWriteEarly(t)
+	}
+}
+
+// TestWriteEarlyFails: what could not be written early is given back like any other memory.
+func TestWriteEarlyFails(t *testing.T) {
+	for _, function := range []string{"cuEventCreate", "cuStreamCreate", "cuEventRecord"} {
+		t.Run(function, func(t *testing.T) {
+			from := 1
+			if function == "cuStreamCreate" {
+				from = 2 // the first is the card's own
+			}
+			if !fakecuda.In(t, fakecuda.Config{Cards: []int64{1024}, Fail: []fakecuda.Failure{{Func: function, Code: cuda.OutOfMemory, From: from}}}) {
+				return
+			}
+			m := alloc(t, 0, 100)
+			var e *cuda.Error
+			if err := m.WriteEarly(0, make([]byte, 10)); !errors.As(err, &e) || e.Func != function {
+				t.Errorf("error %v", err)
+			}
+			free(t, m)
+		})
 	}
 }
 

@@ -116,8 +116,7 @@ func (m *Memory) WriteEarly(off int64, src []byte) error {
 	if !real {
 		return m.block.seg.region.write(m.block.off+off, src)
 	}
-	first := !m.early.Swap(true)
-	if err := r.owner.transfer.writeEarly(r.addr+cuda.Ptr(m.block.off+off), src, first); err != nil {
+	if err := r.owner.transfer.writeEarly(r.addr+cuda.Ptr(m.block.off+off), src, &m.early); err != nil {
 		return fmt.Errorf("cudaops: write %d bytes early to %s: %w", len(src), String(m.device), err)
 	}
 	return nil

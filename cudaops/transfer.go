@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tandem-train/tandem/cudaops/internal/cuda"
 )
@@ -129,16 +130,17 @@ func (t *transfer) clear(dst cuda.Ptr, n int) error {
 
 // writeEarly is write beside the work in the card's stream. Only copies from what
 // was written early before are waited for; and, the first time that memory is
-// written so, what somebody else may have left on its way to it.
-func (t *transfer) writeEarly(dst cuda.Ptr, src []byte, first bool) error {
+// written so, which written says, what somebody else may have left on its way to it.
+func (t *transfer) writeEarly(dst cuda.Ptr, src []byte, written *atomic.Bool) error {
 	return t.locked(func() error {
 		if err := t.prepareEarly(); err != nil {
 			return err
 		}
-		if first {
+		if !written.Load() {
 			if err := t.card.EventRecord(t.taken, t.card.Stream); err != nil {
 				return err
 			}
+			written.Store(true)
 		}
 		if err := t.card.StreamWaitEvent(t.early, t.taken); err != nil {
 			return err
