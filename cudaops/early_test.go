@@ -112,6 +112,7 @@ func TestCopyBounds(t *testing.T) {
 		"from less":         large.CopyFrom(small, 11),
 		"to less":           small.CopyFrom(large, 11),
 		"from another card": large.CopyFrom(other, 1),
+		"of -1 bytes":       large.CopyFrom(small, -1),
 	} {
 		if err == nil {
 			t.Errorf("copy %s: no error", name)

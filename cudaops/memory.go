@@ -173,7 +173,7 @@ func (m *Memory) check(what string, off int64, n int) error {
 	if m.freed {
 		return fmt.Errorf("cudaops: %s on %s: %w", what, String(m.device), ErrFreed)
 	}
-	if off < 0 || off > m.len || int64(n) > m.len-off {
+	if off < 0 || off > m.len || n < 0 || int64(n) > m.len-off {
 		return fmt.Errorf("cudaops: %s on %s: %d bytes at offset %d are outside memory of %d bytes", what, String(m.device), n, off, m.len)
 	}
 	return nil
