@@ -391,6 +391,13 @@ func (a *allocator) resetPeaks() {
 	a.stats.resetPeaks()
 }
 
+// contextMissing is an [*OutOfMemoryError] for a card that has no room for a context.
+func (a *allocator) contextMissing() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.outOfMemory(0)
+}
+
 // outOfMemory describes why a request for bytes failed. The cache is empty.
 func (a *allocator) outOfMemory(bytes int64) error {
 	free, total, err := a.drv.memInfo(a.card)
@@ -412,7 +419,11 @@ func (a *allocator) outOfMemory(bytes int64) error {
 		Allocated:           all.AllocatedBytes.Current,
 		ReservedUnallocated: all.ReservedBytes.Current - all.AllocatedBytes.Current,
 		Overhead:            overhead,
+		NoContext:           a.drv.noContext(a.card),
 		Others:              a.drv.others(a.card),
+	}
+	if e.NoContext {
+		return e // and nothing is held, nor would fit
 	}
 	headroom := free
 	if e.Limit.Source != LimitByCard {

@@ -30,6 +30,7 @@ func (d *fakeDriver) cards() []cardInfo {
 func (d *fakeDriver) granularity() int64          { return d.unit }
 func (d *fakeDriver) overhead(int) (int64, error) { return d.context, nil }
 func (d *fakeDriver) spare() int64                { return d.kept }
+func (d *fakeDriver) noContext(int) bool          { return false }
 func (d *fakeDriver) others(int) []ProcessMemory  { return d.processes }
 func (d *fakeDriver) synchronize(int) error       { return nil }
 

@@ -30,6 +30,10 @@ type driver interface {
 	// and run: requests for memory leave so much of a cap.
 	spare() int64
 
+	// noContext reports whether the card has no room for this process's context, without
+	// which malloc gives nothing, whatever is free.
+	noContext(card int) bool
+
 	// others lists the other processes on the card, as far as they are known.
 	others(card int) []ProcessMemory
 

@@ -119,13 +119,14 @@ type ProcessMemory struct {
 type OutOfMemoryError struct {
 	Device    int
 	Name      string // of the card
-	Requested int64
+	Requested int64  // 0 for a context, whose size is not known
 
 	Total, Free         int64 // of the card
 	Limit               Limit // what this process may hold, and what says so
 	Allocated           int64 // by this process, in use
 	ReservedUnallocated int64 // by this process's allocator, free in segments with blocks in use
 	Overhead            int64 // by this process beside the allocator: context and libraries
+	NoContext           bool  // there is no room for this process's context, so that nothing would fit
 	Others              []ProcessMemory
 
 	// Largest is the size of the largest request that would succeed now.
@@ -134,12 +135,20 @@ type OutOfMemoryError struct {
 
 func (e *OutOfMemoryError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "cudaops: CUDA out of memory on %s (%s): tried to allocate %s. The card has %s, of which %s are free; this process may hold %s. It holds %s allocated and %s reserved but unallocated",
-		String(e.Device), e.Name, formatSize(e.Requested), formatSize(e.Total), formatSize(e.Free), e.Limit, formatSize(e.Allocated), formatSize(e.ReservedUnallocated))
+	tried := "allocate " + formatSize(e.Requested)
+	if e.Requested == 0 {
+		tried = "make a context"
+	}
+	fmt.Fprintf(&b, "cudaops: CUDA out of memory on %s (%s): tried to %s. The card has %s, of which %s are free; this process may hold %s. It holds %s allocated and %s reserved but unallocated",
+		String(e.Device), e.Name, tried, formatSize(e.Total), formatSize(e.Free), e.Limit, formatSize(e.Allocated), formatSize(e.ReservedUnallocated))
 	if e.Overhead > 0 {
 		fmt.Fprintf(&b, ", and %s in context and libraries", formatSize(e.Overhead))
 	}
-	fmt.Fprintf(&b, "; %s more would fit.", formatSize(e.Largest))
+	if e.NoContext {
+		b.WriteString("; nothing would fit, since there is no room for its context.")
+	} else {
+		fmt.Fprintf(&b, "; %s more would fit.", formatSize(e.Largest))
+	}
 	for i, p := range e.Others {
 		sep := ","
 		if i == 0 {
@@ -156,6 +165,9 @@ func (e *OutOfMemoryError) Error() string {
 
 // advice is what the user can do: a larger cap is one only where there is a cap.
 func (e *OutOfMemoryError) advice() string {
+	if e.NoContext {
+		return "another card, or ending other processes on this one"
+	}
 	try := []string{"a smaller batch", "a lower precision"}
 	switch e.Limit.Source {
 	case LimitByCard:

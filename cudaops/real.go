@@ -302,6 +302,11 @@ func (d *realDriver) overhead(i int) (int64, error) {
 // pages a program. A program of a convolutional network was seen to take 10 MiB.
 func (d *realDriver) spare() int64 { return 32 * mib }
 
+func (d *realDriver) noContext(i int) bool {
+	_, err := d.visible[i].open()
+	return isFull(err)
+}
+
 // guess keeps the largest overhead that was seen, for a process that is not
 // surely ours: the first look, when a context is all that we hold, is the best.
 func (c *realCard) guess(over int64) int64 {

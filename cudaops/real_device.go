@@ -25,6 +25,9 @@ func openReal(c *card, r *realCard) (ir.Device, error) {
 	preparing.Go(exec.Prepare) // while the card makes a context
 	shared, err := r.open()
 	preparing.Wait()
+	if isFull(err) {
+		err = c.mem.contextMissing()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cudaops: open %s: %w", String(c.logical), err)
 	}

@@ -304,9 +304,23 @@ func TestNoRoomForContext(t *testing.T) {
 	if !fakecuda.In(t, fakecuda.Config{Cards: []int64{1024}, Context: 500, Other: 600}) {
 		return
 	}
-	e := wantOOM(t, 0, mib)
-	if e.Free != 424*mib || e.Total != 1024*mib || len(e.Others) != 1 || e.Overhead != 0 {
-		t.Errorf("%+v", e)
+	_, failed := cudaops.Open(0, 1)
+	var open *cudaops.OutOfMemoryError
+	if !errors.As(failed, &open) || open.Requested != 0 || !strings.Contains(failed.Error(), "tried to make a context") {
+		t.Fatalf("Open: error %v, want an OutOfMemoryError", failed)
+	}
+	for _, e := range []*cudaops.OutOfMemoryError{open, wantOOM(t, 0, mib), wantOOM(t, 0, 1024*mib)} {
+		if e.Free != 424*mib || e.Total != 1024*mib || len(e.Others) != 1 || e.Overhead != 0 || e.Largest != 0 || !strings.Contains(e.Error(), "no room for its context") {
+			t.Errorf("%+v: %[1]v", e)
+		}
+	}
+	r, err := cudaops.Rehearse(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var e *cudaops.OutOfMemoryError
+	if err := r.Alloc(mib); !errors.As(err, &e) || !e.NoContext {
+		t.Errorf("rehearsal: error %v", err)
 	}
 }
 

@@ -111,6 +111,9 @@ func (a *allocator) rehearsal(blocks map[*block]*block) (*allocator, error) {
 	if err != nil {
 		return nil, err
 	}
+	if a.drv.noContext(a.card) {
+		free = 0
+	}
 	over, err := a.drv.overhead(a.card)
 	if err != nil {
 		return nil, err

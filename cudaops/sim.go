@@ -167,6 +167,8 @@ func (d *simDriver) overhead(int) (int64, error) { return 0, nil }
 
 func (d *simDriver) spare() int64 { return 0 }
 
+func (d *simDriver) noContext(int) bool { return false }
+
 func (d *simDriver) others(int) []ProcessMemory { return nil }
 
 func (d *simDriver) synchronize(int) error { return nil }
