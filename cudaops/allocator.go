@@ -400,7 +400,11 @@ func (a *allocator) contextMissing() error {
 
 // outOfMemory describes why a request for bytes failed. The cache is empty.
 func (a *allocator) outOfMemory(bytes int64) error {
+	noContext := a.drv.noContext(a.card)
 	free, total, err := a.drv.memInfo(a.card)
+	if err != nil && noContext { // nor does NVML tell
+		free, total, err = UnknownFree, a.total, nil
+	}
 	if err != nil {
 		return fmt.Errorf("cudaops: allocate %s on %s: out of memory, and the card's free memory is unknown: %w", formatSize(bytes), String(a.card), err)
 	}
@@ -419,10 +423,10 @@ func (a *allocator) outOfMemory(bytes int64) error {
 		Allocated:           all.AllocatedBytes.Current,
 		ReservedUnallocated: all.ReservedBytes.Current - all.AllocatedBytes.Current,
 		Overhead:            overhead,
-		NoContext:           a.drv.noContext(a.card),
+		NoContext:           noContext,
 		Others:              a.drv.others(a.card),
 	}
-	if e.NoContext {
+	if noContext {
 		return e // and nothing is held, nor would fit
 	}
 	headroom := free

@@ -113,6 +113,10 @@ type ProcessMemory struct {
 	Bytes int64
 }
 
+// UnknownFree stands for a card's free memory that is not known, without a context
+// and NVML.
+const UnknownFree = -1
+
 // OutOfMemoryError is the error of a request for card memory that neither the
 // caps nor the card allow, after cached memory was given back. All sizes are
 // bytes.
@@ -121,7 +125,7 @@ type OutOfMemoryError struct {
 	Name      string // of the card
 	Requested int64  // 0 for a context, whose size is not known
 
-	Total, Free         int64 // of the card
+	Total, Free         int64 // of the card; Free may be UnknownFree
 	Limit               Limit // what this process may hold, and what says so
 	Allocated           int64 // by this process, in use
 	ReservedUnallocated int64 // by this process's allocator, free in segments with blocks in use
@@ -139,8 +143,12 @@ func (e *OutOfMemoryError) Error() string {
 	if e.Requested == 0 {
 		tried = "make a context"
 	}
-	fmt.Fprintf(&b, "cudaops: CUDA out of memory on %s (%s): tried to %s. The card has %s, of which %s are free; this process may hold %s. It holds %s allocated and %s reserved but unallocated",
-		String(e.Device), e.Name, tried, formatSize(e.Total), formatSize(e.Free), e.Limit, formatSize(e.Allocated), formatSize(e.ReservedUnallocated))
+	free := formatSize(e.Free) + " are"
+	if e.Free == UnknownFree {
+		free = "an unknown part is"
+	}
+	fmt.Fprintf(&b, "cudaops: CUDA out of memory on %s (%s): tried to %s. The card has %s, of which %s free; this process may hold %s. It holds %s allocated and %s reserved but unallocated",
+		String(e.Device), e.Name, tried, formatSize(e.Total), free, e.Limit, formatSize(e.Allocated), formatSize(e.ReservedUnallocated))
 	if e.Overhead > 0 {
 		fmt.Fprintf(&b, ", and %s in context and libraries", formatSize(e.Overhead))
 	}

@@ -324,6 +324,21 @@ func TestNoRoomForContext(t *testing.T) {
 	}
 }
 
+// TestNoRoomForContextWithoutNVML: then nobody tells how much is free.
+func TestNoRoomForContextWithoutNVML(t *testing.T) {
+	if !fakecuda.In(t, fakecuda.Config{Cards: []int64{1024}, Context: 500, Other: 600, Fail: []fakecuda.Failure{{Func: "nvmlInit_v2", Code: 9, From: 1}}}) {
+		return
+	}
+	_, err := cudaops.Open(0, 1)
+	var e *cudaops.OutOfMemoryError
+	if !errors.As(err, &e) || !e.NoContext || e.Free != cudaops.UnknownFree || e.Total != 1024*mib || !strings.Contains(err.Error(), "an unknown part is free") {
+		t.Errorf("error %v", err)
+	}
+	if e := wantOOM(t, 0, 1); e.Free != cudaops.UnknownFree {
+		t.Errorf("%+v", e)
+	}
+}
+
 func TestRealErrors(t *testing.T) {
 	for _, tt := range []struct {
 		function string
