@@ -170,7 +170,7 @@ func visibilityOf(seen []*realCard, uuids []string, visible setting) Visibility 
 	}
 	for _, c := range seen {
 		i, known := number[c.info.props.UUID]
-		if !known {
+		if !known || strings.HasPrefix(c.info.props.UUID, "MIG-") { // a part has no number
 			i = UnknownPhysical
 		}
 		v.Cards = append(v.Cards, i)

@@ -99,6 +99,15 @@ func TestResolveVisibleMIG(t *testing.T) {
 	}
 }
 
+// TestPartHasNoNumber: what the driver shows of a card with MIG is not the card with that number.
+func TestPartHasNoNumber(t *testing.T) {
+	seen := []*realCard{{info: cardInfo{props: Properties{UUID: "MIG-11111111-2222-3333-4444-555555555555"}}}}
+	v := visibilityOf(seen, machineUUIDs(setting{}, seen), setting{})
+	if !slices.Equal(v.Cards, []int{UnknownPhysical}) {
+		t.Errorf("physical numbers %v, want an unknown one", v.Cards)
+	}
+}
+
 func TestResolveVisibleExplains(t *testing.T) {
 	for _, tt := range []struct {
 		value string
