@@ -30,8 +30,8 @@
 // with the driver).
 //
 // A card gets a context, which takes some of its memory and of the process's
-// time, when it is first used: by [Alloc], [Open] or [MemGetInfo]. Cards that a
-// process does not use stay free of it.
+// time, when it is first used: by [Alloc], by [Open], or by what asks how much of it is
+// free ([MemGetInfo], [MemorySummary], [Rehearse]). Cards that a process does not use stay free of it.
 //
 // # Simulated cards
 //
@@ -76,7 +76,7 @@
 // comes from, and [MemoryLimits] lists the others, too. On Linux the same user's
 // processes see it as well, and tandem top shows it. A cap counts what the allocator has reserved and what else the
 // process holds on the card (its context and libraries), as NVML sees it; where
-// there is no NVML, only what the allocator has reserved. On real cards requests
+// there is no NVML, and on parts of cards (MIG), only what the allocator has reserved. On real cards requests
 // leave 32 MiB of a cap to the driver, which takes memory for kernels and graphs
 // by itself when programs are loaded and run. Lowering a cap gives
 // cached memory back and frees nothing that is in use. Sizes are a decimal number and a unit: B, KiB, MiB, GiB
@@ -100,5 +100,5 @@
 // Errors that a caller may want to tell apart are typed: [*NoDeviceError],
 // [*InvalidDeviceError], [*OutOfMemoryError], [*InvalidFractionError],
 // [*VariableError], [*EnvironmentChangedError] and [ErrFreed]. Where users know
-// PyTorch's words for an error, the text begins with those.
+// PyTorch's words for an error, the text has those.
 package cudaops

@@ -173,7 +173,7 @@ func parseDeviceLimit(value string, cards int) ([]*amount, error) {
 // memory to a fraction, 0 to 1, of each card's total. With no device named it
 // caps every visible card. It replaces an earlier fraction; other caps stay, and
 // the smallest holds. A fraction outside 0..1, or NaN, is an
-// [*InvalidFractionError]. On error no cap has changed.
+// [*InvalidFractionError]; then, and where a card is not visible, no cap has changed.
 //
 // Lowering a cap gives cached memory back, but frees nothing that is in use:
 // requests fail until enough has been freed. A fraction of 1 lifts it.
@@ -186,8 +186,8 @@ func SetPerProcessMemoryFraction(fraction float64, devices ...int) error {
 
 // SetDeviceMemoryLimit caps what this process may hold of the cards' memory to
 // bytes on each. With no device named it caps every visible card. It replaces an
-// earlier limit in bytes; other caps stay, and the smallest holds. On error no
-// cap has changed.
+// earlier limit in bytes; other caps stay, and the smallest holds. Where a card
+// is not visible no cap has changed.
 //
 // Lowering a cap gives cached memory back, but frees nothing that is in use:
 // requests fail until enough has been freed. A limit of at least the card's memory lifts it.

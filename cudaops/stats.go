@@ -46,7 +46,7 @@ type Stats struct {
 	// EmptyCache cannot give them back.
 	InactiveSplitBytes int64
 
-	AllocRetries int64 // times cached segments were given back to make room
+	AllocRetries int64 // requests that did not fit until, or not even when, the cache was given back
 	OOMs         int64 // requests that failed for want of memory
 }
 
