@@ -100,7 +100,7 @@ func (j *joining) join() (*link, error) {
 	case noDirect != nil:
 		w.note = fmt.Sprintf("small gradients would go faster over the cards' memory: rank %d: %s", noDirect.Rank, noDirect.Why)
 	}
-	return newLink(j.device.cuda, w, j.peers, &j.device.left)
+	return newLink(j.device, w, j.peers)
 }
 
 // openDirect connects the cards' memory, and tests that.
@@ -187,7 +187,7 @@ func (j *joining) openNCCL() (*nccl.Comm, error) {
 
 // test moves known bytes in one way.
 func (j *joining) test(w ways, wrong uint32) error {
-	l, err := newLink(j.device.cuda, w, j.peers, &j.device.left)
+	l, err := newLink(j.device, w, j.peers)
 	if err != nil {
 		return err
 	}

@@ -22,10 +22,10 @@ import (
 // after it: when the ranks' group on the host is broken and the card does not come to an end, or takes longer than the group's limit, it
 // aborts what the card waits for. The stream then goes on, with what happened to be in memory, and Err says that this is so.
 type link struct {
-	card *cuda.Card
+	device *realDevice
+	card   *cuda.Card
 	ways
 	peers ir.Peers
-	left  *leftovers
 	done  cuda.Event // behind what the card has last been given to do together with others
 	met   exec.Meetings
 
@@ -57,10 +57,10 @@ const (
 	parting = 2 * time.Second
 )
 
-func newLink(card *cuda.Card, w ways, peers ir.Peers, left *leftovers) (*link, error) {
-	l := &link{card: card, ways: w, peers: peers, left: left, stop: make(chan struct{})}
-	err := card.Do(func() (err error) {
-		l.done, err = card.EventCreate(false)
+func newLink(device *realDevice, w ways, peers ir.Peers) (*link, error) {
+	l := &link{device: device, card: device.cuda, ways: w, peers: peers, stop: make(chan struct{})}
+	err := l.card.Do(func() (err error) {
+		l.done, err = l.card.EventCreate(false)
 		return err
 	})
 	if err != nil {
@@ -275,6 +275,7 @@ func (l *link) Note() string { return l.note }
 
 // Close implements [ir.Link].
 func (l *link) Close() error {
+	l.device.link = nil
 	ended := make(chan error, 1)
 	go func() {
 		l.rest() // it may be aborting
@@ -307,7 +308,7 @@ func (l *link) leaveDirect() error {
 	if l.Err() == nil && l.peers.Err() == nil && l.peers.Collective(ctx, ir.Collective{}, nil) == nil {
 		return errors.Join(err, l.direct.Close())
 	}
-	l.left.add(l.direct)
+	l.device.left.add(l.direct)
 	return err
 }
 

@@ -444,3 +444,29 @@ func TestLinkInGraphs(t *testing.T) {
 		t.Error("no graph was launched")
 	}
 }
+
+// TestLoadAfterLink: programs that are loaded when the cards' link has ended exchange by way of the host, as before it.
+func TestLoadAfterLink(t *testing.T) { eachWay(t, 2, loadAfterLink) }
+
+func loadAfterLink(t *testing.T) {
+	p := exchanger(t, 3, ir.Collective{})
+	for r, err := range onRanks(t, []int{0, 1}, func(r *rank) error {
+		if err := r.link.Close(); err != nil {
+			return err
+		}
+		x := []float32{1, 2, 3}
+		if err := r.exchange(p, x); err != nil {
+			return err
+		}
+		if !slices.Equal(x, []float32{2, 4, 6}) {
+			return fmt.Errorf("got %v", x)
+		}
+		var err error
+		r.link, err = r.dev.(ir.Joiner).Join(context.Background(), r.peers, most)
+		return err
+	}) {
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+}
