@@ -1,6 +1,9 @@
 package cudaops
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Host is the device number of the host, where a device may be a card or the
 // host. The functions of this package that take a card refuse it.
@@ -88,7 +91,9 @@ func VisibleDevices() (Visibility, error) {
 	if err != nil {
 		return Visibility{}, err
 	}
-	return s.visible, nil
+	v := s.visible
+	v.Cards, v.Ignored = slices.Clone(v.Cards), slices.Clone(v.Ignored) // the caller's
+	return v, nil
 }
 
 // CurrentDevice is the process's current card: what SetDevice chose, else the

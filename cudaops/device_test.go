@@ -41,6 +41,20 @@ func TestVisibleDevicesRenumber(t *testing.T) {
 	}
 }
 
+// What VisibleDevices has given is the caller's to change.
+func TestVisibilityIsACopy(t *testing.T) {
+	cudaopstest.Setup(t, "4", "3,2,9")
+	v, err := cudaops.VisibleDevices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(v.Cards)
+	clear(v.Ignored)
+	if again, err := cudaops.VisibleDevices(); err != nil || !slices.Equal(again.Cards, []int{3, 2}) || again.Ignored[0].Text != "9" {
+		t.Errorf("%+v, %v", again, err)
+	}
+}
+
 func TestVisibleDevices(t *testing.T) {
 	for _, tt := range []struct {
 		env  map[string]string
