@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tandem-train/tandem/cudaops/internal/testhook"
 )
 
 // fakeDriver has one card whose memory cannot be addressed, with what simulated
@@ -329,6 +331,27 @@ func TestDriverErrorsPass(t *testing.T) {
 	}
 	if reserved(a) != 0 {
 		t.Errorf("%d reserved after a failed release", reserved(a))
+	}
+}
+
+// A card that takes nothing back keeps no other card's cache from being emptied.
+func TestEmptyCacheOfAllCards(t *testing.T) {
+	var s system
+	for i := range 2 {
+		d, a := newFake(gib)
+		d.releaseErr = []error{errFake, nil}[i]
+		a.put(mustAlloc(t, a, 1))
+		s.cards = append(s.cards, &card{mem: a})
+	}
+	s.env = readEnvironment()
+	testhook.Reset(true)
+	t.Cleanup(func() { testhook.Reset(false) })
+	process.system = &s
+	if err := EmptyCache(); !errors.Is(err, errFake) {
+		t.Errorf("error %v, want %v", err, errFake)
+	}
+	if n := reserved(s.cards[1].mem); n != 0 {
+		t.Errorf("%d bytes of the second card are cached", n)
 	}
 }
 

@@ -1,6 +1,7 @@
 package cudaops
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -227,12 +228,11 @@ func EmptyCache(devices ...int) error {
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, c := range chosen {
-		if err := c.mem.emptyCache(); err != nil {
-			return err
-		}
+		errs = append(errs, c.mem.emptyCache())
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // MemGetInfo is the card's free and total memory in bytes, all processes counted
