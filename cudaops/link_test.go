@@ -53,7 +53,11 @@ func onRanks(t *testing.T, cards []int, f func(r *rank) error) []error {
 				if r.link, err = dev.(ir.Joiner).Join(context.Background(), peers, most); err != nil {
 					return errors.Join(err, dev.Close())
 				}
-				return errors.Join(f(r), r.link.Close(), dev.Close())
+				err = f(r)
+				if r.link != nil { // a test may have ended it
+					err = errors.Join(err, r.link.Close())
+				}
+				return errors.Join(err, dev.Close())
 			}()
 		})
 	}
@@ -181,6 +185,10 @@ func TestUnlinked(t *testing.T) {
 		"no library":  {fakecuda.Config{Cards: two}, []int{0, 1}, 0, "TANDEM_CUDA_PATH"},
 		"same card":   {fakecuda.Config{Cards: two, NCCL: true}, []int{0, 1, 0}, 2, "shares its card"},
 		"wrong bytes": {fakecuda.Config{Cards: two, NCCL: true, Env: map[string]string{"FAKE_NCCL_CORRUPT": "1"}}, []int{0, 1}, 0, "NCCL_P2P_DISABLE"},
+		"no test": {
+			fakecuda.Config{Cards: two, NCCL: true, Env: map[string]string{cudaops.LinkVariable: "nccl"}, Fail: []fakecuda.Failure{{Func: "cuMemHostAlloc", Code: 2, From: 1}}},
+			[]int{0, 1}, 0, "can't test the exchange",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if !fakecuda.In(t, c.fake) {
@@ -463,6 +471,26 @@ func loadAfterLink(t *testing.T) {
 		}
 		var err error
 		r.link, err = r.dev.(ir.Joiner).Join(context.Background(), r.peers, most)
+		return err
+	}) {
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+}
+
+// TestLinkOnFullCards: cards on which the process may hold no more are linked again all the same, as after a step that was broken off.
+func TestLinkOnFullCards(t *testing.T) { eachWay(t, 2, linkOnFullCards) }
+
+func linkOnFullCards(t *testing.T) {
+	for r, err := range onRanks(t, []int{0, 1}, func(r *rank) error {
+		if err := errors.Join(r.link.Close(), cudaops.EmptyCache(r.dev.ID()), cudaops.SetDeviceMemoryLimit(1, r.dev.ID())); err != nil {
+			return err
+		}
+		var err error
+		if r.link, err = r.dev.(ir.Joiner).Join(context.Background(), r.peers, most); err == nil && r.link.Note() != "" {
+			err = errors.New(r.link.Note())
+		}
 		return err
 	}) {
 		if err != nil {
