@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tandem-train/tandem/cudaops/internal/cuda"
 	"github.com/tandem-train/tandem/cudaops/internal/exec"
 	"github.com/tandem-train/tandem/cudaops/internal/nccl"
 	"github.com/tandem-train/tandem/cudaops/internal/peer"
@@ -120,12 +121,11 @@ func (j *joining) openDirect() (*peer.Comm, error) {
 		copy(ir.Bytes(all[rank*words:]), a.Encode(nil))
 		return err
 	})
-	w := ways{direct: comm}
 	if err := j.agree(noKernel, own); err != nil {
-		return nil, errors.Join(err, j.leave(w))
+		return nil, errors.Join(err, j.leave(ways{direct: comm}))
 	}
 	if err := j.gather(all); err != nil {
-		return nil, errors.Join(err, j.leave(w))
+		return nil, errors.Join(err, j.leave(ways{direct: comm}))
 	}
 	own = j.device.cuda.Do(func() error {
 		addresses := make([]peer.Address, world)
@@ -138,10 +138,10 @@ func (j *joining) openDirect() (*peer.Comm, error) {
 		return comm.Connect(addresses)
 	})
 	if err := j.agree(noAccess, own); err != nil {
-		return nil, errors.Join(err, j.leave(w))
+		return nil, errors.Join(err, j.leave(ways{direct: comm}))
 	}
-	if err := j.test(w, wrongBytes); err != nil {
-		return nil, errors.Join(err, j.leave(w))
+	if err := j.test(ways{direct: comm}, wrongBytes); err != nil {
+		return nil, errors.Join(err, j.leave(ways{direct: comm}))
 	}
 	return comm, nil
 }
@@ -193,9 +193,18 @@ func (j *joining) test(w ways, wrong uint32) error {
 	if err != nil {
 		return err
 	}
-	own := l.test()
+	known, own := l.prepareTest()
+	err = j.agree(noTest, own) // before some of the ranks wait for what another one can't send
+	if err == nil {
+		own = l.test(known)
+	}
+	ended := l.card.Do(func() error { return known.free(l.card) }) // which may wait for the card, that the watchdog looks after
 	l.rest()
-	own = errors.Join(own, j.device.cuda.Do(func() error { return l.card.EventDestroy(l.done) }))
+	ended = errors.Join(ended, l.card.Do(func() error { return l.card.EventDestroy(l.done) }))
+	if err != nil {
+		return errors.Join(err, ended)
+	}
+	own = errors.Join(own, ended)
 	if !errors.Is(own, errWrongBytes) {
 		wrong = noTest
 	}
@@ -309,41 +318,64 @@ var errWrongBytes = errors.New("they differ")
 // testWords is what each rank sends to all others in the test of a new link.
 const testWords = 16 << 10
 
-// test moves known bytes from every card to every other one.
-func (l *link) test() error {
-	world, rank := l.peers.Size(), l.peers.Rank()
-	known := func(r, i int) uint32 { return uint32(r+1)<<20 | uint32(i) } // of rank r, as bits of a small float32
-	c := l.card
-	return c.Do(func() (err error) {
-		n := 4 * testWords * world
-		// Not from the caching allocator: so little, for so short, is not refused for a cap's sake. What that has cached makes room for it.
+// knownBytes are what the test of a link moves.
+type knownBytes struct {
+	at     cuda.Ptr
+	staged cuda.Pinned
+}
+
+// free gives the memory back, also where it was not taken, or something is on its way.
+func (k knownBytes) free(c *cuda.Card) error {
+	errs := []error{c.StreamSynchronize(c.Stream)}
+	if k.at != 0 {
+		errs = append(errs, c.API.MemFree(k.at))
+	}
+	if k.staged != (cuda.Pinned{}) {
+		errs = append(errs, c.MemFreeHost(k.staged))
+	}
+	return errors.Join(errs...)
+}
+
+// known is word i of what a rank sends, the bits of a small float32.
+func known(rank, i int) uint32 { return uint32(rank+1)<<20 | uint32(i) }
+
+// prepareTest puts what this rank sends on the card. The memory is not from the caching allocator: so little, for so short, is not refused for a
+// cap's sake. What that has cached makes room for it.
+func (l *link) prepareTest() (k knownBytes, err error) {
+	c, n := l.card, 4*testWords*l.peers.Size()
+	err = c.Do(func() (err error) {
 		if err := c.MemTrim(); err != nil {
 			return err
 		}
-		at, err := c.API.MemAlloc(int64(n))
-		if err != nil {
+		if k.at, err = c.API.MemAlloc(int64(n)); err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, c.StreamSynchronize(c.Stream), c.API.MemFree(at)) }()
 		staged, err := c.MemHostAlloc(n)
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, c.MemFreeHost(staged)) }()
+		k.staged = staged
 		words := ir.Words[uint32](staged.Bytes())
 		clear(words)
+		rank := l.peers.Rank()
 		for i := range testWords {
 			words[rank*testWords+i] = known(rank, i)
 		}
-		if err := c.MemcpyHtoD(at, staged, 0, n, c.Stream); err != nil {
+		return c.MemcpyHtoD(k.at, staged, 0, n, c.Stream)
+	})
+	return k, err
+}
+
+// test moves known bytes from every card to every other one.
+func (l *link) test(k knownBytes) error {
+	c, world := l.card, l.peers.Size()
+	return c.Do(func() error {
+		l.Begin()
+		err := l.Put(c.Stream, []exec.Collective{{Collective: ir.Collective{Kind: ir.AllGather}, At: k.at, N: testWords * world}}, false)
+		if err = errors.Join(err, l.End(c.Stream)); err != nil {
 			return err
 		}
-		l.Begin()
-		err = l.Put(c.Stream, []exec.Collective{{Collective: ir.Collective{Kind: ir.AllGather}, At: at, N: testWords * world}}, false)
-		if err = errors.Join(err, l.End(c.Stream)); err != nil {
-			return errors.Join(err, c.StreamSynchronize(c.Stream))
-		}
-		if err := c.MemcpyDtoH(staged, 0, at, n, c.Stream); err != nil {
+		if err := c.MemcpyDtoH(k.staged, 0, k.at, 4*testWords*world, c.Stream); err != nil {
 			return err
 		}
 		if err := c.StreamSynchronize(c.Stream); err != nil {
@@ -352,6 +384,7 @@ func (l *link) test() error {
 		if err := l.Err(); err != nil {
 			return err
 		}
+		words := ir.Words[uint32](k.staged.Bytes())
 		for r := range world {
 			for i := range testWords {
 				if got := words[r*testWords+i]; got != known(r, i) {
