@@ -122,10 +122,10 @@ func (j *joining) openDirect() (*peer.Comm, error) {
 		return err
 	})
 	if err := j.agree(noKernel, own); err != nil {
-		return nil, errors.Join(err, j.leave(ways{direct: comm}))
+		return nil, j.leaveDirect(comm, err)
 	}
 	if err := j.gather(all); err != nil {
-		return nil, errors.Join(err, j.leave(ways{direct: comm}))
+		return nil, j.leaveDirect(comm, err)
 	}
 	own = j.device.cuda.Do(func() error {
 		addresses := make([]peer.Address, world)
@@ -138,12 +138,30 @@ func (j *joining) openDirect() (*peer.Comm, error) {
 		return comm.Connect(addresses)
 	})
 	if err := j.agree(noAccess, own); err != nil {
-		return nil, errors.Join(err, j.leave(ways{direct: comm}))
+		return nil, j.leaveDirect(comm, err)
 	}
 	if err := j.test(ways{direct: comm}, wrongBytes); err != nil {
-		return nil, errors.Join(err, j.leave(ways{direct: comm}))
+		return nil, j.leaveDirect(comm, err)
 	}
 	return comm, nil
+}
+
+// leaveDirect gives back the direct way, which is not taken because of err, and adds to that what goes wrong. c may be nil. Other cards may reach its
+// memory until their ranks are here, too, which they are when they have agreed on err. Where that is not known, the memory is left.
+func (j *joining) leaveDirect(c *peer.Comm, err error) error {
+	if c != nil {
+		err = errors.Join(err, j.device.cuda.Do(c.Disconnect))
+	}
+	var agreed *ir.UnlinkedError
+	alone := errors.As(err, &agreed) && j.gather(make([]uint32, j.peers.Size())) == nil
+	switch {
+	case c == nil:
+	case alone:
+		err = errors.Join(err, j.device.cuda.Do(c.Close))
+	default:
+		j.device.left.add(c)
+	}
+	return err
 }
 
 // openNCCL makes a communicator, and tests it.

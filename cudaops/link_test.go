@@ -502,3 +502,26 @@ func linkOnFullCards(t *testing.T) {
 		}
 	}
 }
+
+// TestDirectWayThatFailsKeepsNothing: cards that can't reach each other's memory have theirs back when they are linked in another way.
+func TestDirectWayThatFailsKeepsNothing(t *testing.T) {
+	const context = 100
+	for _, failing := range []fakecuda.Failure{{Func: "cuCtxEnablePeerAccess", Code: 217, From: 1}, {Func: "cuIpcGetMemHandle", Code: 801, From: 2}} {
+		t.Run(failing.Func, func(t *testing.T) {
+			if !fakecuda.In(t, fakecuda.Config{Cards: []int64{1024, 1024}, Context: context, NCCL: true, Kernels: true, Fail: []fakecuda.Failure{failing}}) {
+				return
+			}
+			for r, err := range onRanks(t, []int{0, 1}, func(r *rank) error {
+				available, total, err := cudaops.MemGetInfo(r.dev.ID())
+				if used := total - available; err == nil && used != context*mib {
+					err = fmt.Errorf("%d MiB are used, of which %d are the context", used/mib, context)
+				}
+				return err
+			}) {
+				if err != nil {
+					t.Errorf("rank %d: %v", r, err)
+				}
+			}
+		})
+	}
+}
