@@ -176,7 +176,7 @@ func parseDeviceLimit(value string, cards int) ([]*amount, error) {
 // [*InvalidFractionError]; then, and where a card is not visible, no cap has changed.
 //
 // Lowering a cap gives cached memory back, but frees nothing that is in use:
-// requests fail until enough has been freed. A fraction of 1 lifts it.
+// requests for more than is held already fail until enough has been freed. A fraction of 1 lifts it.
 func SetPerProcessMemoryFraction(fraction float64, devices ...int) error {
 	if math.IsNaN(fraction) || fraction < 0 || fraction > 1 {
 		return &InvalidFractionError{Fraction: fraction}
@@ -190,7 +190,7 @@ func SetPerProcessMemoryFraction(fraction float64, devices ...int) error {
 // is not visible no cap has changed.
 //
 // Lowering a cap gives cached memory back, but frees nothing that is in use:
-// requests fail until enough has been freed. A limit of at least the card's memory lifts it.
+// requests for more than is held already fail until enough has been freed. A limit of at least the card's memory lifts it.
 func SetDeviceMemoryLimit(bytes int64, devices ...int) error {
 	if bytes < 0 {
 		return fmt.Errorf("cudaops: set memory limit: %d bytes: must be 0 or more", bytes)
