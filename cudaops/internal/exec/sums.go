@@ -68,7 +68,14 @@ func (b *planner) additions(s *ir.Step) (list []addition) {
 		}
 	}
 	slices.SortFunc(list, func(a, b addition) int { return cmp.Compare(a.lo, b.lo) })
-	return list
+	done := 0
+	return slices.DeleteFunc(list, func(a addition) bool {
+		if a.lo < done {
+			return true // no element is updated twice
+		}
+		done = a.hi
+		return false
+	})
 }
 
 // disturbed reports whether a task reads what an earlier one that adds up has made, or writes over what it reads, so that this can't come later.

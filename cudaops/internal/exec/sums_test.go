@@ -38,6 +38,12 @@ func TestSumsGoToTheUpdate(t *testing.T) {
 			part.Shape = ir.Of(100)
 			s.out(s.Map(ir.Tanh, s.Read(&part)))
 		}}, 1},
+		{"one of two gradients at once", []use{func(s *sketch, m masked) {
+			other := drawMasked(s, nil)
+			s.next()
+			w := s.slot(ir.Params, ir.F32, m.grads.Shape[0])
+			s.Store(w, s.Minus(s.Read(w), s.Plus(s.Read(m.grads), s.Read(other.grads))))
+		}}, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newSketch(t)
