@@ -383,6 +383,8 @@ func TestSchedules(t *testing.T) {
 		{Warmup(4, StepLR(1, 0.1)), 5, 0.05},
 		{Warmup(0, nil), 0, 0.5},
 		{OneCycle(1), 0, 0.5 / 25 / 1e4},
+		{OneCycleLR{Steps: 10, Rise: 0.1, Div: 25, FinalDiv: 1e4}, 0, 0.5},
+		{OneCycleLR{Steps: 1, Rise: 1, Div: 25, FinalDiv: 1e4}, 0, 0.5},
 	} {
 		if err := c.s.Validate(); err != nil {
 			t.Error(err)

@@ -146,11 +146,14 @@ func (s OneCycleLR) LR(base float64, step int) float64 {
 	first := base / s.Div
 	last := first / s.FinalDiv
 	top, end := s.Rise*float64(s.Steps)-1, float64(s.Steps)-1
-	x := math.Min(float64(step), end)
-	if x <= top {
+	switch x := math.Min(float64(step), end); {
+	case x < top:
 		return s.between(first, base, x/top)
+	case x == top: // with no way up before it, or none down after it, perhaps
+		return base
+	default:
+		return s.between(base, last, (x-top)/(end-top))
 	}
-	return s.between(base, last, (x-top)/(end-top))
 }
 
 // between goes from a to b as t goes from 0 to 1.
