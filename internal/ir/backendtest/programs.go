@@ -131,6 +131,9 @@ func programCases() []testCase {
 			b.out(clip)
 			b.out(b.Times(y, b.Times(clip, second)))
 			b.out(b.Reduce(ir.Sum, b.Times(b.Times(y, slow), b.Minus(clip, slow)), 1))
+			// Of what a loop makes once more, and what was moved of the first.
+			one := b.Reshape(clip, 1)
+			b.out(b.Minus(b.Add(ir.Gather{}, nil, one, b.ints(1, 1)), one))
 			b.Store(w, b.Plus(b.Read(w), b.Times(b.Times(x, clip), slow)))
 			b.Store(rate, b.Scale(b.Read(rate), 0.5))
 			b.Store(old, b.Plus(b.Read(old), b.Over(b.Const(1), b.SliceAxis(b.Read(old), 0, 2, 3))))
