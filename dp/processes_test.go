@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
+	"os/signal"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -666,6 +669,18 @@ func TestTimeout(t *testing.T) {
 	}
 	if _, err := dp.New(mlp(), nn.CrossEntropy(), nn.SGD(0.1), dp.Alone(), dp.Timeout(-time.Second)); err == nil {
 		t.Error("a negative limit was taken")
+	}
+}
+
+// TestIgnoredSignals: a program that ignores a signal still does after New, which takes signals while it waits for other processes.
+func TestIgnoredSignals(t *testing.T) {
+	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+		signal.Ignore(sig)
+		defer signal.Reset(sig)
+		allWell(t, together(t, 2, tasks()[0], func(*dp.DataParallel) error { return nil }))
+		if !signal.Ignored(sig) {
+			t.Errorf("%v is not ignored any more", sig)
+		}
 	}
 }
 
