@@ -8,20 +8,33 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.uber.org/goleak"
 
 	"github.com/tandem-train/tandem/cudaops/cudaopstest"
+	"github.com/tandem-train/tandem/launcher"
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(leakChecked{m}, map[string]func(){"mnist": main})
+	testscript.Main(leakChecked{m}, map[string]func(){"mnist": main, "mnist-stopped": mainStopped})
+}
+
+// mainStopped is the command of which rank 0 alone is told to stop, before it begins.
+func mainStopped() {
+	signal.Ignore(syscall.SIGTERM) // by which the launcher ends the other rank when this one has ended
+	ctx, cancel := context.WithCancel(context.Background())
+	if os.Getenv("RANK") == "0" {
+		cancel()
+	}
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // leakChecked fails tests that leave goroutines behind.
@@ -159,5 +172,29 @@ func TestInterruptAtStart(t *testing.T) {
 	rep := readReport(t, path)
 	if rep.Steps != 0 || rep.TrainLoss != nil || rep.TestAccuracy != nil || rep.FirstStepSecs != nil || rep.ParametersL2 <= 0 {
 		t.Errorf("reported %+v, want only initial parameters", rep)
+	}
+}
+
+// TestInterruptOne: when one process of a job is told to stop, all do, after the same step.
+func TestInterruptOne(t *testing.T) {
+	for _, feed := range []string{"scatter", "shard"} {
+		var out strings.Builder
+		program, err := exec.LookPath("mnist-stopped")
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = launcher.Run(t.Context(), launcher.Config{
+			Program: program, Args: []string{"--data", smallMNIST(t, 2000), "--feed", feed},
+			Workers: make([]launcher.Worker, 2), Stdout: &out, Stderr: &out,
+		})
+		var failed *launcher.JobError
+		if !errors.As(err, &failed) || failed.ExitCode() != statusInterrupted {
+			t.Errorf("--feed %s: %v, want exit status %d", feed, err, statusInterrupted)
+		}
+		for _, want := range []string{"[rank0]: mnist: interrupted after 0 of ", "[rank1]: mnist: interrupted after 0 of "} {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("--feed %s: %q is not in\n%s", feed, want, &out)
+			}
+		}
 	}
 }

@@ -81,14 +81,10 @@ func train(ctx context.Context, o *options, c *console) (err error) {
 	defer func() { err = errors.Join(err, stop()) }()
 
 	err = s.run(ctx)
-	var stopped *dp.StoppedError // by a signal to another process of the job; ErrEnd if rank 0 had it between steps
-	interrupted := ctx.Err() != nil && errors.Is(err, ctx.Err()) || errors.As(err, &stopped) || errors.Is(err, dp.ErrEnd)
+	interrupted := errors.Is(err, context.Canceled) // a *dp.StoppedError, too: by a signal to another process of the job
 	if interrupted {
 		s.console.notef("mnist: stopping after %d steps: testing what was reached (Ctrl-C once more ends at once)", s.reached.steps)
 		err = s.conclude(context.WithoutCancel(ctx))
-		if errors.As(err, &stopped) { // another process heard of it in a step, when this one had gone on to test: now it does, too
-			err = s.conclude(context.WithoutCancel(ctx))
-		}
 	}
 	if err != nil {
 		return err
@@ -215,7 +211,7 @@ func (s *session) epoch(ctx context.Context, epoch int) error {
 
 	s.curves.epoch(steps)
 	begin, busy := time.Now(), r.busy
-	for batch, err := range s.batches(ctx, epoch) {
+	for batch, err := range s.batches(epoch) {
 		if err != nil {
 			return err
 		}
@@ -251,10 +247,11 @@ func (s *session) epoch(ctx context.Context, epoch int) error {
 	return nil
 }
 
-// batches are those of an epoch. Where rank 0 scatters them, the other ranks have empty ones.
-func (s *session) batches(ctx context.Context, epoch int) iter.Seq2[*data.Batch, error] {
+// batches are those of an epoch. Where rank 0 scatters them, the other ranks have empty ones. No signal ends them: it is for the step to
+// hear of it, with which all processes of a job stop.
+func (s *session) batches(epoch int) iter.Seq2[*data.Batch, error] {
 	if s.reads(s.opts.feed) {
-		return s.train.Epoch(ctx, epoch)
+		return s.train.Epoch(context.Background(), epoch)
 	}
 	return func(yield func(*data.Batch, error) bool) {
 		for range s.train.Batches() {
@@ -301,7 +298,7 @@ func (s *session) accuracy(ctx context.Context) (float64, error) {
 		}
 		return 0, nil
 	}
-	for batch, err := range s.test.Epoch(ctx, 0) {
+	for batch, err := range s.test.Epoch(context.WithoutCancel(ctx), 0) { // Forward ends with ctx, on all processes
 		if err != nil {
 			return 0, err
 		}
