@@ -40,6 +40,8 @@ type WorkerFailure struct {
 
 	// Stopped says that the launcher had ended it, because another failed.
 	Stopped bool `json:"stopped,omitempty"`
+	// Hurried says that it had failed by itself before, but it was the launcher's signal that ended it.
+	Hurried bool `json:"hurried,omitempty"`
 	// Consequence says that it would not have failed had another not failed first, and By which rank: -1 if that is not known.
 	Consequence bool `json:"consequence,omitempty"`
 	By          int  `json:"by"`
@@ -53,10 +55,10 @@ func (e *JobError) Error() string {
 	return fmt.Sprintf("launcher: rank %d (pid %d) failed: %s", f.Rank, f.PID, f.Error)
 }
 
-// ExitCode is what the launcher's own exit status should be: that of the first worker that failed by itself.
+// ExitCode is what the launcher's own exit status should be: that of the first worker that failed, and ended, by itself.
 func (e *JobError) ExitCode() int {
 	for _, f := range e.Failures {
-		if !f.Stopped {
+		if !f.Stopped && !f.Hurried {
 			return f.ExitCode
 		}
 	}

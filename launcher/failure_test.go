@@ -163,6 +163,43 @@ func TestReportsSayWhatCameFirst(t *testing.T) {
 	}
 }
 
+// TestAllFail: a worker that has failed, too, may end by itself, and what it then says and its exit status are told.
+func TestAllFail(t *testing.T) {
+	defer func(d time.Duration) { hearing = d }(hearing)
+	hearing = patience
+	s := newShow(t, 3)
+	p := s.start(t.Context())
+	p[1].do("report no card")
+	p[0].do("report no card")
+	p[2].do("catch")
+	p[0].tell("exit 1")
+	p[2].hear() // after all that hear of it had a signal
+	p[1].do("complain there is no card")
+	p[1].tell("exit 3")
+	p[2].tell("exit 0")
+	e := s.fails()
+	if root := e.Root(); root.Rank != 1 || root.ExitCode != 3 || root.Signal != "" || root.Tail != "there is no card" || e.ExitCode() != 3 {
+		t.Errorf("exit code %d, root cause %+v", e.ExitCode(), root)
+	}
+}
+
+// TestFailsWithoutAnEnd: the exit status is not that of the launcher's signal to the root cause.
+func TestFailsWithoutAnEnd(t *testing.T) {
+	s := newShow(t, 2)
+	s.cfg.Grace = 10 * time.Millisecond
+	p := s.start(t.Context())
+	p[1].do("report no card")
+	p[1].do("ignore")
+	p[0].tell("exit 3")
+	e := s.fails()
+	if root := e.Root(); root.Rank != 1 || root.Error != "no card" || e.ExitCode() != 3 {
+		t.Errorf("exit code %d, root cause %+v", e.ExitCode(), root)
+	}
+	if want := "did not end by itself, and was killed by the launcher's SIGKILL\n  error: no card"; !strings.Contains(e.Report(), want) {
+		t.Errorf("no %q in\n%s", want, e.Report())
+	}
+}
+
 // TestOldReportsDoNotExplain: what workers have lived with is not why they end.
 func TestOldReportsDoNotExplain(t *testing.T) {
 	s := newShow(t, 3)

@@ -80,6 +80,8 @@ func (f WorkerFailure) where() string {
 func (f WorkerFailure) ended() string {
 	s := fmt.Sprintf("exit status %d", f.ExitCode)
 	switch {
+	case f.Hurried:
+		s = "did not end by itself, and was killed by the launcher's " + f.Signal
 	case f.Signal == "SIGKILL" && !f.Stopped:
 		s = "killed by SIGKILL (out of memory killer?)"
 	case f.Signal != "":

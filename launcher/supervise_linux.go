@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"syscall"
 	"time"
 
@@ -16,8 +17,9 @@ import (
 // killLimit is how long workers that were killed are waited for. One that waits for a device may need that.
 const killLimit = 30 * time.Second
 
-// hearing is how long a worker that another one blames has to end by itself, and to say why.
-const hearing = time.Second
+// hearing is how long workers that have failed, too, or are blamed by the first, have to end by themselves, and to say why. A test has
+// more patience.
+var hearing = time.Second
 
 // supervisor drives the state machine of a job: it does what [next] asks for, and waits for what happens. All of it is one goroutine's.
 type supervisor struct {
@@ -42,8 +44,8 @@ type supervisor struct {
 
 	done, again <-chan struct{} // the caller's context has ended; a second signal has come
 	limit       *time.Timer     // of the grace time, then of killing
-	suspect     *worker         // named by the first that failed as the cause, and not signalled yet
-	heard       *time.Timer     // when that one is signalled as well
+	failing     []*worker       // they end by themselves, and are not signalled yet
+	heard       *time.Timer     // when they are signalled as well
 	limitEvent  event
 	tick        *time.Ticker // of looks at the workers
 	result      error        // of the last attempt that went badly
@@ -176,8 +178,10 @@ func (s *supervisor) wait() event {
 			s.again = nil
 			return interruptAgain
 		case <-s.heard.C:
-			s.signal(s.suspect, syscall.SIGTERM, syscall.SIGCONT)
-			s.suspect = nil
+			for _, w := range s.failing {
+				s.signal(w, syscall.SIGTERM, syscall.SIGCONT)
+			}
+			s.failing = nil
 		case <-s.tick.C:
 			s.look()
 		}
@@ -195,7 +199,7 @@ func (s *supervisor) note(w *worker) event {
 	}
 	if !s.failed {
 		s.failed = true
-		s.suspect = s.blamed(w)
+		s.failing = s.failingWith(w)
 		for _, other := range s.workers {
 			if other != w {
 				other.state = other.seen()
@@ -216,11 +220,11 @@ func (s *supervisor) stop(v verdict) event {
 		sig = given.Signal
 	}
 	for _, w := range s.workers {
-		if w != s.suspect {
+		if !slices.Contains(s.failing, w) {
 			s.signal(w, sig, syscall.SIGCONT)
 		}
 	}
-	if s.suspect != nil {
+	if s.failing != nil {
 		s.heard.Reset(min(hearing, s.cfg.Grace))
 	}
 	s.limit.Reset(s.cfg.Grace)
@@ -231,24 +235,33 @@ func (s *supervisor) stop(v verdict) event {
 	return nothing
 }
 
-// blamed is the worker that w, which has failed, says to have failed first. Others may learn of a failure before we do, and even end
-// before the one that failed has said why.
-func (s *supervisor) blamed(w *worker) *worker {
-	f, err := job.ReadFailure(w.place.ErrorFile)
-	if err != nil || f == nil || !f.Consequence { // an error is told when failures are collected
-		return nil
+// failingWith are the workers that have left word of a failure when w, the first, has ended by one, and the one that w says to have failed
+// first. Others may learn of a failure before we do, and even end before the one that failed has said why.
+func (s *supervisor) failingWith(w *worker) (failing []*worker) {
+	blamed := -1
+	if f := lastWordOf(w); f != nil && f.Consequence {
+		blamed = f.By
 	}
 	for _, other := range s.workers {
-		if other.place.Rank == f.By {
-			return other
+		if f := lastWordOf(other); other != w && (other.place.Rank == blamed || f != nil && time.Since(f.Time) < lastWord) {
+			failing = append(failing, other)
 		}
 	}
-	return nil
+	return failing
+}
+
+// lastWordOf is what a worker has left word of, if it can be read: why it can't is told when failures are collected.
+func lastWordOf(w *worker) *job.Failure {
+	f, err := job.ReadFailure(w.place.ErrorFile)
+	if err != nil {
+		return nil
+	}
+	return f
 }
 
 // kill kills every worker that still runs.
 func (s *supervisor) kill() event {
-	s.suspect = nil
+	s.failing = nil
 	for _, w := range s.workers {
 		s.signal(w, syscall.SIGKILL)
 	}
@@ -258,9 +271,6 @@ func (s *supervisor) kill() event {
 }
 
 func (s *supervisor) signal(w *worker, signals ...syscall.Signal) {
-	if w == nil {
-		return
-	}
 	if err := w.signal(signals...); err != nil {
 		s.cfg.Logger.Warn("a worker cannot be signalled", "error", err)
 	}

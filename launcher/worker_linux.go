@@ -125,7 +125,8 @@ func (w *worker) failure(host string) (f WorkerFailure, ok bool, err error) {
 		}
 	}
 	f.Stopped = signalled && (own == nil || own.Time.After(w.stopped)) // one that had failed already was only asked to hurry
-	f.Consequence = f.Stopped && f.State == ""                         // one that was stuck may be why others failed
+	f.Hurried = signalled && !f.Stopped && f.Signal != ""
+	f.Consequence = f.Stopped && f.State == "" // one that was stuck may be why others failed
 	f.Error = f.ended()
 	if death != "" {
 		f.Error = death
