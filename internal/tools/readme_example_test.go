@@ -59,8 +59,10 @@ func train(ctx context.Context, x, y *tensor.Dense) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%d cards, %d steps, learned: %t\n", t.WorldSize(), t.Steps(), loss < 0.1)
-	fmt.Println(logits.Shape(), state.Names())
+	if t.Rank() == 0 { // of several processes this one has the logits
+		fmt.Printf("%d cards, %d steps, learned: %t\n", t.WorldSize(), t.Steps(), loss < 0.1)
+		fmt.Println(logits.Shape(), state.Names())
+	}
 	return nil
 }
 
