@@ -40,15 +40,17 @@ func printCompletion(_ context.Context, args []string, stdout, _ io.Writer) erro
 	if fs.NArg() != 1 || !slices.Contains(shells, fs.Arg(0)) {
 		return usagef("completion: name one shell: tandem completion %s", strings.Join(shells, "|"))
 	}
+	var script strings.Builder
 	switch fs.Arg(0) {
 	case "bash":
-		bashCompletion(stdout)
+		bashCompletion(&script)
 	case "zsh":
-		zshCompletion(stdout)
+		zshCompletion(&script)
 	case "fish":
-		fishCompletion(stdout)
+		fishCompletion(&script)
 	}
-	return nil
+	_, err := io.WriteString(stdout, script.String())
+	return err
 }
 
 // flagWords are a command's flags as they are typed, those that take a value apart.

@@ -73,10 +73,12 @@ func showDevices(_ context.Context, args []string, stdout, _ io.Writer) error {
 	if asJSON {
 		return printJSON(stdout, deviceReport(m, limits, libraries))
 	}
-	printDevices(stdout, m)
-	printLimits(stdout, limits)
-	printLibraries(stdout, libraries)
-	return nil
+	var text strings.Builder
+	printDevices(&text, m)
+	printLimits(&text, limits)
+	printLibraries(&text, libraries)
+	_, err = io.WriteString(stdout, text.String())
+	return err
 }
 
 // simulated is whether the cards are simulated, which takes no libraries.

@@ -100,23 +100,22 @@ func dispatch(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	}
 	err := c.run(ctx, args, stdout, stderr)
 	if errors.Is(err, pflag.ErrHelp) {
-		fmt.Fprint(stdout, c.help())
-		return nil
+		_, err = fmt.Fprint(stdout, c.help())
 	}
 	return err
 }
 
 func showHelp(args []string, stdout io.Writer) error {
 	if len(args) == 0 {
-		fmt.Fprint(stdout, overview())
-		return nil
+		_, err := fmt.Fprint(stdout, overview())
+		return err
 	}
 	c, ok := find(args[0])
 	if !ok {
 		return usagef("help %q: there is no such command: tandem help lists them", args[0])
 	}
-	fmt.Fprint(stdout, c.help())
-	return nil
+	_, err := fmt.Fprint(stdout, c.help())
+	return err
 }
 
 // status is the exit status for what run returned.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -174,6 +175,20 @@ func TestSignals(t *testing.T) {
 		}
 		if strings.Contains(notes.String(), "goroutine ") {
 			t.Errorf("%v: stderr:\n%s", sig, &notes)
+		}
+	}
+}
+
+// TestStdoutIsFull: what was asked for and can't be printed is an error.
+func TestStdoutIsFull(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer full.Close()
+	for _, args := range []string{"help", "help run", "run --help", "devices", "devices --json", "top --once", "version", "completion bash"} {
+		if err := run(t.Context(), strings.Fields(args), full, io.Discard); !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("tandem %s: %v, want %v", args, err, syscall.ENOSPC)
 		}
 	}
 }

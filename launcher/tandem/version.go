@@ -24,8 +24,8 @@ func versionCommand() command {
 				return err
 			}
 			info, _ := debug.ReadBuildInfo()
-			fmt.Fprintln(stdout, version(info))
-			return nil
+			_, err := fmt.Fprintln(stdout, version(info))
+			return err
 		},
 	}
 }
