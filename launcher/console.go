@@ -35,6 +35,6 @@ func (o *outlet) write(lines []byte) {
 	}
 	if _, err := o.to.Write(lines); err != nil {
 		o.broken = true
-		o.console.logger.Warn("what workers print is lost from here: its reader has gone", "stream", o.name, "error", err)
+		o.console.logger.Warn("what workers print can't be written, and is lost from here", "stream", o.name, "error", err)
 	}
 }

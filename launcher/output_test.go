@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -204,10 +205,10 @@ func TestDiskIsFull(t *testing.T) {
 	}
 }
 
-// brokenConsole is one whose reader has gone.
+// brokenConsole is a file on a disk that is full.
 type brokenConsole struct{}
 
-func (brokenConsole) Write([]byte) (int, error) { return 0, os.ErrClosed }
+func (brokenConsole) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
 
 func TestConsoleBreaks(t *testing.T) {
 	s := newShow(t, 2)
@@ -223,7 +224,7 @@ func TestConsoleBreaks(t *testing.T) {
 	if got := strings.Count(s.stderr.String(), "still here\n"); got != 2 {
 		t.Errorf("stderr: %q", s.stderr.String())
 	}
-	if got := strings.Count(s.log.String(), "is lost"); got != 1 {
+	if got := strings.Count(s.log.String(), `can't be written, and is lost from here" stream=stdout error="no space left on device"`); got != 1 {
 		t.Errorf("said %d times:\n%s", got, s.log.String())
 	}
 }
