@@ -90,7 +90,7 @@ func run(ctx context.Context, o options) error {
 	if len(cards) == 0 {
 		const simulated = "1x1GiB"
 		fmt.Printf("there is no card: one is simulated (TANDEM_SIM_CARDS=%s)\n", simulated)
-		env = append(env, "TANDEM_SIM_CARDS="+simulated)
+		env = append(env, "TANDEM_SIM_CARDS="+simulated, "CUDA_VISIBLE_DEVICES=0") // which may hide all cards
 	}
 	return launcher.Spawn(ctx, o.processes, "share", func(c *launcher.Config) { c.Env = env })
 }

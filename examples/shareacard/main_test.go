@@ -35,6 +35,16 @@ func TestShare(t *testing.T) {
 	}
 }
 
+// TestNoCardIsVisible: one is simulated, also where the machine has some.
+func TestNoCardIsVisible(t *testing.T) {
+	cmd := exec.Command(os.Args[0], "--processes", "1", "--steps", "1", "--batch", "1")
+	cmd.Env = append(os.Environ(), "SHAREACARD_TEST=1", "TANDEM_SIM_CARDS=2", "CUDA_VISIBLE_DEVICES=")
+	out, err := cmd.CombinedOutput()
+	if want := "there is no card: one is simulated (TANDEM_SIM_CARDS=1x1GiB)\nstep 1/1  batch 200 "; err != nil || !strings.HasPrefix(string(out), want) {
+		t.Errorf("%v, want %q\n%s", err, want, out)
+	}
+}
+
 func TestFlags(t *testing.T) {
 	got, err := parse([]string{"--processes", "8"})
 	if want := (options{8, 100, 256, 0.125}); err != nil || !cmp.Equal(got, want, cmp.AllowUnexported(options{})) {
