@@ -304,7 +304,7 @@ type screen struct{ terminal *os.File }
 func (s screen) draw(w io.Writer, v view) error {
 	width, height, err := term.GetSize(int(s.terminal.Fd()))
 	if err != nil {
-		width, height = 80, 24
+		width, height = 0, 0
 	}
 	_, err = w.Write(frame(v, width, height))
 	return err
@@ -317,8 +317,11 @@ const (
 	clearBelow = "\x1b[J"
 )
 
-// frame is what draws a view over the one before, no larger than the terminal.
+// frame is what draws a view over the one before, no larger than the terminal. A terminal may have a size of 0, which nobody has told it.
 func frame(v view, width, height int) []byte {
+	if width == 0 || height == 0 {
+		width, height = 80, 24
+	}
 	var b bytes.Buffer
 	b.WriteString(home)
 	lines := strings.Split(fmt.Sprintf("tandem top  %s  (Ctrl-C ends)\n\n%s", v.taken.Format(time.TimeOnly), strings.TrimRight(v.text(), "\n")), "\n")

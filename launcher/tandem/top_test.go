@@ -129,6 +129,9 @@ func TestFrame(t *testing.T) {
 			t.Errorf("line %q", line)
 		}
 	}
+	if unsized := string(frame(v, 0, 0)); unsized != string(frame(v, 80, 24)) {
+		t.Errorf("a terminal of unknown size gets %q", unsized)
+	}
 }
 
 // TestUseAgainstCap: this process, which is of no job, holds memory of a simulated card and has capped itself.
