@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/tandem-train/tandem/cudaops"
+	"github.com/tandem-train/tandem/dp"
 )
 
 // capMemory does what --memory-fraction and --memory-limit ask for.
@@ -28,6 +29,15 @@ func (o *options) capError(flag string, err error) error {
 		return usagef("%s: %w, or leave it out to train on the host", flag, none)
 	}
 	return deviceError(err, o)
+}
+
+// fitError names the flag that asked for a batch, where it is one that does not fit.
+func fitError(flag string, err error) error {
+	var fit *dp.FitError
+	if errors.As(err, &fit) {
+		return fmt.Errorf("%s: %w", flag, err)
+	}
+	return err
 }
 
 // plan says what a step takes of the cards' memory, as the flags ask for it.

@@ -221,7 +221,7 @@ func (s *session) epoch(ctx context.Context, epoch int) error {
 		}
 		loss, err := step(ctx, batch.X, batch.Y)
 		if err != nil {
-			return err
+			return fitError(fmt.Sprintf("--batch-size %d", s.opts.batchSize), err)
 		}
 		r.loss = loss
 		r.steps++
@@ -289,11 +289,11 @@ func (s *session) conclude(ctx context.Context) error {
 
 // accuracy is the share of the test images that the model reads rightly.
 func (s *session) accuracy(ctx context.Context) (float64, error) {
-	right := 0
+	right, flag := 0, fmt.Sprintf("--eval-batch-size %d", s.opts.evalBatchSize)
 	if !s.reads(scatter) {
 		for range s.test.Batches() {
 			if _, err := s.trainer.Forward(ctx, nil); err != nil {
-				return 0, err
+				return 0, fitError(flag, err)
 			}
 		}
 		return 0, nil
@@ -304,7 +304,7 @@ func (s *session) accuracy(ctx context.Context) (float64, error) {
 		}
 		logits, err := s.trainer.Forward(ctx, batch.X)
 		if err != nil {
-			return 0, err
+			return 0, fitError(flag, err)
 		}
 		right += countRight(logits, batch.Y)
 	}
