@@ -19,10 +19,11 @@
 //
 // Run binds rank 0's socket, starts all workers, and waits. Rank 0 inherits the socket; it stays the same when the job is started
 // again, so that its port cannot be lost. A worker that ends with 0 while others run is no failure. When one fails, the others get
-// SIGTERM, to their process groups, and have the grace time to end; then they are killed. The same happens, with the signal that was
-// given, when the context ends. When no worker is left, whatever they have started is killed as well: processes of the job are known
-// by a number in their environment, so that neither a session of their own nor the loss of their parent hides them. What clears its
-// environment, closes its output and leaves its group is beyond reach.
+// SIGTERM, to their process groups, and have the grace time to end; then they are killed. Those that have left word of a failure, too,
+// get it a second later, so that they can end by themselves. The same happens, with the signal that was given, when the context ends.
+// When no worker is left, whatever they have started is killed as well: processes of the job are known by a number in their
+// environment, so that neither a session of their own nor the loss of their parent hides them. What clears its environment, closes
+// its output and leaves its group is beyond reach.
 //
 // Then output is read to its end, reports are collected, and the job is over or, after a failure and with restarts left, started
 // again as a whole. The states are drawn in state.go.
@@ -38,9 +39,9 @@
 // them fail. All need the same token, which is TANDEM_TOKEN where they start, or else made of the RunID; a RunID that others can
 // guess keeps nobody out. With one node every attempt has a random token.
 //
-// # Output
+// # Input and output
 //
-// The console gets whole lines, each with its rank if there are several; lines of more than 64 KiB come in pieces that end or begin
+// Workers have no standard input: they find its end. The console gets whole lines, each with its rank if there are several; lines of more than 64 KiB come in pieces that end or begin
 // with [...]. Log files have every byte as it was printed. When the console's reader goes, workers run on.
 //
 // # Concurrency

@@ -19,8 +19,8 @@ func runCommand() command {
 		about: "run a program as the workers of a job, one a card",
 		usage: "[flags] PROGRAM [args...]",
 		intro: `Runs PROGRAM as the workers of a job, one a card. Each worker sees its own card only, as its card 0, and finds its rank and
-the others in torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, ...). When one fails, the others are ended, a
-report says which failed first and why, and nothing of the job is left.
+the others in torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, ...). Standard input is empty. When one fails, the
+others are ended, a report says which failed first and why, and nothing of the job is left.
 
 PROGRAM is a command in PATH, the path of a program, or a Go package (./examples/mnist, github.com/x/y/cmd/z), which is built
 once. Flags end where PROGRAM stands: what follows are its own.`,
