@@ -174,6 +174,9 @@ func (c *Compiler) trace(training bool, input ir.Shape, ints bool) (g *Graph, x,
 	if out, err = c.Model.Forward(g, x); err == nil {
 		err = g.Err()
 	}
+	if err == nil && out == nil {
+		err = fmt.Errorf("nn: the model %T has no output: Forward, its own or that of its last module, returns nil", c.Model)
+	}
 	return g, x, out, err
 }
 

@@ -63,7 +63,10 @@ func (r *ResidualBlock) Forward(g *Graph, x *gorgonia.Node) (*gorgonia.Node, err
 			return nil, err
 		}
 	}
-	if !slices.Equal(x.Shape(), y.Shape()) {
+	switch {
+	case y == nil:
+		return nil, g.errorf(r, "the modules have no output: Forward of the last returns nil")
+	case !slices.Equal(x.Shape(), y.Shape()):
 		return nil, g.errorf(r, "input %s becomes %s: the modules must keep the shape", dims(x.Shape()), dims(y.Shape()))
 	}
 	sum, err := op.Add(x, y)

@@ -9,6 +9,7 @@ import (
 	"gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
+	"github.com/tandem-train/tandem/internal/ir"
 	"github.com/tandem-train/tandem/internal/philox"
 )
 
@@ -194,6 +195,23 @@ func TestHiddenParameter(t *testing.T) {
 	}
 }
 
+// mute forgets to return what it computes.
+type mute struct{}
+
+func (mute) Forward(*Graph, *gorgonia.Node) (*gorgonia.Node, error) { return nil, nil }
+
+func TestModelWithoutOutput(t *testing.T) {
+	m := Sequential(Linear(3, 4), mute{})
+	l, err := NewLayout(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Compiler{Model: m, Loss: CrossEntropy(), Optimizer: SGD(0.1), Layout: l}
+	if _, err := c.Train(Share{Input: ir.Of(2, 3), Samples: 2, Total: 2}); err == nil || !strings.Contains(err.Error(), "the model *nn.SequentialModel has no output") {
+		t.Errorf("error is %v", err)
+	}
+}
+
 func TestForwardErrors(t *testing.T) {
 	image := []int{2, 3, 8, 8}
 	for _, c := range []struct {
@@ -236,6 +254,7 @@ func TestForwardErrors(t *testing.T) {
 		{Softmax(2), []int{2, 3}, "Softmax along 2): input [2,3] has no dimension 2"},
 		{&FlattenLayer{2, -1}, []int{2, 3}, "has no such dimensions"},
 		{Residual(Linear(3, 4)), []int{2, 3}, "input [2,3] becomes [2,4]: the modules must keep the shape"},
+		{Residual(mute{}), []int{2, 3}, "Residual of 1): the modules have no output"},
 		{Sequential(nil), []int{2, 3}, "module 0 is nil"},
 	} {
 		m := &holder{c.m}

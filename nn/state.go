@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -122,6 +123,9 @@ type target struct {
 // tied weights may come under any of their names. strict means that neither may have a name that the other lacks. Shapes must
 // always agree. float64 and integers are converted. What does not fit is a [*StateError], and then nothing is loaded.
 func LoadStateDict(m Module, s *State, strict bool) error {
+	if s == nil {
+		return errors.New("nn: load: the state is nil")
+	}
 	sv, err := survey(m)
 	if err != nil {
 		return err

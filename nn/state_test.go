@@ -134,6 +134,12 @@ func TestLoadStateDict(t *testing.T) {
 	}
 }
 
+func TestLoadNothing(t *testing.T) {
+	if err := LoadStateDict(Linear(2, 2), nil, false); err == nil || err.Error() != "nn: load: the state is nil" {
+		t.Errorf("error is %v", err)
+	}
+}
+
 func TestLoadConverts(t *testing.T) {
 	m := Linear(2, 2)
 	s := new(State)
