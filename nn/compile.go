@@ -210,7 +210,8 @@ func (c *Compiler) leaf(g *ir.Graph, trace *Graph, inputs map[*gorgonia.Node]*ir
 	return func(n *gorgonia.Node) (*ir.Value, error) {
 		s, ok := inputs[n]
 		if !ok {
-			return nil, fmt.Errorf("node %s is an input that is neither the batch nor a parameter or buffer in the model's exported fields", n.Name())
+			return nil, fmt.Errorf("node %s is an input that is neither the batch nor a parameter or buffer in the model's exported fields: "+
+				"for weights of your own keep one of nn.NewParameter in such a field, and take its node from g.Param", n.Name())
 		}
 		return g.Read(s), nil
 	}

@@ -200,15 +200,33 @@ type mute struct{}
 
 func (mute) Forward(*Graph, *gorgonia.Node) (*gorgonia.Node, error) { return nil, nil }
 
-func TestModelWithoutOutput(t *testing.T) {
-	m := Sequential(Linear(3, 4), mute{})
-	l, err := NewLayout(m)
+// gorgonian has weights as Gorgonia's own programs have them.
+type gorgonian struct{ Fc *LinearLayer }
+
+func (m gorgonian) Forward(g *Graph, x *gorgonia.Node) (*gorgonia.Node, error) {
+	x, err := m.Fc.Forward(g, x)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	c := &Compiler{Model: m, Loss: CrossEntropy(), Optimizer: SGD(0.1), Layout: l}
-	if _, err := c.Train(Share{Input: ir.Of(2, 3), Samples: 2, Total: 2}); err == nil || !strings.Contains(err.Error(), "the model *nn.SequentialModel has no output") {
-		t.Errorf("error is %v", err)
+	return gorgonia.Mul(x, gorgonia.NewMatrix(x.Graph(), tensor.Float32, gorgonia.WithShape(4, 5), gorgonia.WithName("w")))
+}
+
+func TestCompileErrors(t *testing.T) {
+	for _, c := range []struct {
+		m    Module
+		want string
+	}{
+		{Sequential(Linear(3, 4), mute{}), "the model *nn.SequentialModel has no output"},
+		{gorgonian{Linear(3, 4)}, "keep one of nn.NewParameter in such a field, and take its node from g.Param"},
+	} {
+		l, err := NewLayout(c.m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		of := &Compiler{Model: c.m, Loss: CrossEntropy(), Optimizer: SGD(0.1), Layout: l}
+		if _, err := of.Train(Share{Input: ir.Of(2, 3), Samples: 2, Total: 2}); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("error is %v, want %q", err, c.want)
+		}
 	}
 }
 
