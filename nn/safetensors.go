@@ -5,8 +5,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
+	"maps"
 	"math"
 	"os"
+	"slices"
 
 	"github.com/nlpodyssey/safetensors"
 	"gorgonia.org/tensor"
@@ -47,7 +50,32 @@ func (v view) Shape() []uint64          { return v.shape }
 func (v view) Data() []byte             { return v.data }
 func (v view) DataLen() uint64          { return uint64(len(v.data)) }
 
-// Save writes s to a file in the safetensors format, whole or not at all. Tensors are written as float32.
+// The names, in a file's metadata, of what says who may read it, and of the checksum of its tensors.
+const (
+	formatKey   = "format"
+	checksumKey = "crc32c"
+)
+
+// checksum is that of metadata and of tensors, whose bytes at gives, each in the order of their names.
+func checksum(metadata map[string]string, names []string, at func(name string) []byte) string {
+	sum := crc32.New(crc32.MakeTable(crc32.Castagnoli))
+	add := func(name string, x []byte) {
+		fmt.Fprintf(sum, "%q %d ", name, len(x))
+		sum.Write(x)
+	}
+	for _, key := range slices.Sorted(maps.Keys(metadata)) {
+		if key != checksumKey {
+			add(key, []byte(metadata[key]))
+		}
+	}
+	for _, name := range slices.Sorted(slices.Values(names)) {
+		add(name, at(name))
+	}
+	return fmt.Sprintf("%08x", sum.Sum32())
+}
+
+// Save writes s to a file in the safetensors format, whole or not at all. Tensors are written as float32, with a checksum, which
+// [ReadSafetensors] compares.
 func (s *State) Save(path string) error {
 	views := make(map[string]view, s.Len())
 	for name, t := range s.All() {
@@ -64,19 +92,23 @@ func (s *State) Save(path string) error {
 		}
 		views[name] = v
 	}
-	if err := writeFile(path, views); err != nil {
+	metadata := map[string]string{}
+	maps.Copy(metadata, s.Metadata)
+	metadata[formatKey] = "pt"
+	metadata[checksumKey] = checksum(metadata, s.names, func(name string) []byte { return views[name].data })
+	if err := writeFile(path, views, metadata); err != nil {
 		return fmt.Errorf("nn: save %s: %w", path, err)
 	}
 	return nil
 }
 
-func writeFile(path string, views map[string]view) error {
+func writeFile(path string, views map[string]view, metadata map[string]string) error {
 	f, err := atomicfile.Create(path)
 	if err != nil {
 		return err
 	}
 	w := bufio.NewWriter(f)
-	err = errors.Join(safetensors.SerializeToWriter(views, map[string]string{"format": "pt"}, w), w.Flush())
+	err = errors.Join(safetensors.SerializeToWriter(views, metadata, w), w.Flush())
 	if err != nil {
 		return errors.Join(err, f.Discard())
 	}
@@ -84,7 +116,7 @@ func writeFile(path string, views map[string]view) error {
 }
 
 // ReadSafetensors reads a file in the safetensors format, its tensors in the order in which they lie in the file. Floats of
-// 16, 32 and 64 bits and integers are converted to float32.
+// 16, 32 and 64 bits and integers are converted to float32. A file that [State.Save] has written is read only if it is undamaged.
 func ReadSafetensors(path string) (*State, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -102,7 +134,23 @@ func parseSafetensors(b []byte) (*State, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := new(State)
+	_, header, err := safetensors.ReadMetadata(b)
+	if err != nil {
+		return nil, err
+	}
+	s := &State{Metadata: maps.Clone(header.Metadata())}
+	if want, ok := s.Metadata[checksumKey]; ok {
+		have := checksum(s.Metadata, st.Names(), func(name string) []byte {
+			t, _ := st.Tensor(name)
+			return t.Data()
+		})
+		if have != want {
+			return nil, fmt.Errorf("the file is damaged: its checksum is %s, and was %s when it was written", have, want)
+		}
+	}
+	for _, key := range []string{formatKey, checksumKey} { // which are the file's
+		delete(s.Metadata, key)
+	}
 	for _, t := range st.Tensors() {
 		v := t.TensorView
 		x, ok := decode(v.DType(), v.Data())

@@ -12,6 +12,9 @@ import (
 
 // State is an ordered set of named tensors: the parameters and buffers of a model, float32. The zero State is empty and ready.
 type State struct {
+	// Metadata are words about the tensors, by name, which a file has beside them. It may be nil.
+	Metadata map[string]string
+
 	names   []string
 	tensors map[string]*tensor.Dense
 }

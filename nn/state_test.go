@@ -3,6 +3,7 @@ package nn
 import (
 	"bytes"
 	"errors"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -218,6 +219,30 @@ func TestSafetensors(t *testing.T) {
 	}
 	if err := LoadSafetensors(Linear(1, 1), path, true); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("error %v does not name the file", err)
+	}
+}
+
+// Metadata comes back, and no bit of it or of a tensor changes unseen.
+func TestDamagedSafetensors(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state")
+	s := State{Metadata: map[string]string{"steps": "1234"}}
+	s.Set("x", tensor.New(tensor.WithShape(2), tensor.WithBacking([]float32{1, 2})))
+	if err := s.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	if back, err := ReadSafetensors(path); err != nil || !maps.Equal(back.Metadata, s.Metadata) {
+		t.Errorf("read %v, %v", back, err)
+	}
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"1234", "\"x\"", "\x00\x00\x80\x3f"} {
+		damaged := bytes.Clone(whole)
+		damaged[bytes.Index(whole, []byte(part))+1] ^= 1
+		if _, err := parseSafetensors(damaged); err == nil || !strings.Contains(err.Error(), "damaged") {
+			t.Errorf("with a bit of %q changed: %v", part, err)
+		}
 	}
 }
 
