@@ -15,6 +15,8 @@ const (
 	loadCall                    // LoadStateDict
 	joinCall                    // Join
 	uploadCall                  // Upload: every rank has its share
+	saveCall                    // SaveCheckpoint
+	resumeCall                  // LoadCheckpoint
 )
 
 func (k kind) String() string {
@@ -31,6 +33,10 @@ func (k kind) String() string {
 		return "Join"
 	case uploadCall:
 		return "Upload"
+	case saveCall:
+		return "SaveCheckpoint"
+	case resumeCall:
+		return "LoadCheckpoint"
 	}
 	return fmt.Sprintf("call %d", int32(k))
 }
@@ -86,7 +92,7 @@ type decision struct {
 
 // decide says what ranks do next. All that have the same headers decide the same.
 //
-// Ranks that have come to Forward, LoadStateDict or Join wait there for all. Until then they take part in the others' steps: without
+// Ranks that have come to Forward, SaveCheckpoint, LoadStateDict, LoadCheckpoint or Join wait there for all. Until then they take part in the others' steps: without
 // samples in StepShard, with those that rank 0 scatters in Step. A batch to scatter exists only as long as rank 0 calls Step.
 func decide(h []header) (decision, error) {
 	d := decision{call: h[0].call, stop: -1}

@@ -27,17 +27,8 @@ func (t *DataParallel) StateDict() (*nn.State, error) {
 func (t *DataParallel) LoadStateDict(s *nn.State, strict bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err := t.usable(); err != nil {
-		return err
-	}
-	if t.procs == nil {
-		return t.load(s, strict)
-	}
 	ctx := context.Background()
-	if err := t.ready(ctx); err != nil {
-		return err
-	}
-	if err := t.together(ctx, header{call: loadCall}); err != nil {
+	if err := t.meet(ctx, loadCall); err != nil {
 		return err
 	}
 	if t.Rank() == 0 {
@@ -45,8 +36,30 @@ func (t *DataParallel) LoadStateDict(s *nn.State, strict bool) error {
 			return t.failed(err)
 		}
 	}
-	if err := t.replicate(ctx); err != nil {
+	if err := t.fromPrimary(ctx); err != nil {
 		return t.failed(err)
+	}
+	return nil
+}
+
+// meet waits for the other processes of the job, which make the same call.
+func (t *DataParallel) meet(ctx context.Context, call kind) error {
+	if err := t.usable(); err != nil || t.procs == nil {
+		return err
+	}
+	if err := t.ready(ctx); err != nil {
+		return err
+	}
+	return t.together(ctx, header{call: call})
+}
+
+// fromPrimary gives the ranks of other processes, and their models, what rank 0 has on its card.
+func (t *DataParallel) fromPrimary(ctx context.Context) error {
+	if t.procs == nil {
+		return nil
+	}
+	if err := t.replicate(ctx); err != nil {
+		return err
 	}
 	if err := t.touch(); err != nil {
 		return err
