@@ -77,12 +77,12 @@ func (t *DataParallel) prepare(ctx context.Context, x, y tensor.Tensor) (bx batc
 	return bx, plan, by, plan.verify(bx, by)
 }
 
-// recovered connects the ranks of this process anew after an error, and returns the context's where that has ended.
+// recovered connects the ranks of this process anew after an error, also where the context has ended, and returns the context's then.
 func (t *DataParallel) recovered(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
-	if e := t.reconnect(ctx); e != nil {
+	if e := t.reconnect(context.WithoutCancel(ctx)); e != nil {
 		return e
 	}
 	if ctx.Err() != nil {
