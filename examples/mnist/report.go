@@ -79,7 +79,7 @@ func (s *session) report() (*report, error) {
 		Strategy:     s.trainer.Strategy().String(),
 		ImagesPerSec: r.imagesPerSecond(),
 	}
-	if r.steps > 0 {
+	if r.images > 0 {
 		seconds := r.firstStep.Seconds()
 		rep.TrainLoss, rep.FirstStepSecs = &r.loss, &seconds
 	}
@@ -158,16 +158,16 @@ func (s *session) digest() (l2 float64, sum string, err error) {
 	return math.Sqrt(squares), hex.EncodeToString(hash.Sum(nil)), nil
 }
 
-// checkReport finds out before training whether a report can be written to path.
-func checkReport(path string) error {
+// checkFile finds out before training whether a file can be written to path, which a flag has named.
+func checkFile(flag, path string) error {
 	switch info, err := os.Lstat(path); {
 	case err == nil && !info.Mode().IsRegular():
-		return fmt.Errorf("--report %s: it is there and no regular file (%s): name another", path, info.Mode())
+		return fmt.Errorf("%s %s: it is there and no regular file (%s): name another", flag, path, info.Mode())
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("--report: %w", err)
+		return fmt.Errorf("%s: %w", flag, err)
 	}
 	if err := atomicfile.Check(path); err != nil {
-		return fmt.Errorf("--report %s: its folder can't take a file: %w", path, err)
+		return fmt.Errorf("%s %s: its folder can't take a file: %w", flag, path, err)
 	}
 	return nil
 }

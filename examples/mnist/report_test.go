@@ -86,7 +86,7 @@ func TestReportOfHost(t *testing.T) {
 
 func TestCheckReport(t *testing.T) {
 	dir := t.TempDir()
-	if err := checkReport(filepath.Join(dir, "run.json")); err != nil {
+	if err := checkFile("--report", filepath.Join(dir, "run.json")); err != nil {
 		t.Error(err)
 	}
 	for path, want := range map[string]string{
@@ -94,7 +94,7 @@ func TestCheckReport(t *testing.T) {
 		os.DevNull:                              "no regular file",
 		filepath.Join(dir, "nowhere", "a.json"): "nowhere",
 	} {
-		if err := checkReport(path); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "--report") {
+		if err := checkFile("--report", path); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "--report") {
 			t.Errorf("checkReport(%q) = %v, want an error with --report and %q", path, err, want)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"iter"
 	"log/slog"
 	"math"
@@ -60,8 +61,11 @@ func (p *progress) imagesPerSecond() float64 {
 
 // train does what the options ask for.
 func train(ctx context.Context, o *options, c *console) (err error) {
-	if o.report != "" {
-		if err := checkReport(o.report); err != nil {
+	for _, f := range []struct{ flag, path string }{{"--report", o.report}, {"--checkpoint", o.checkpoint}} {
+		if f.path == "" {
+			continue
+		}
+		if err := checkFile(f.flag, f.path); err != nil {
 			return err
 		}
 	}
@@ -85,6 +89,9 @@ func train(ctx context.Context, o *options, c *console) (err error) {
 	if interrupted {
 		s.console.notef("mnist: stopping after %d steps: testing what was reached (Ctrl-C once more ends at once)", s.reached.steps)
 		err = s.conclude(context.WithoutCancel(ctx))
+		if err == nil {
+			err = s.save()
+		}
 	}
 	if err != nil {
 		return err
@@ -160,14 +167,23 @@ func (s *session) run(ctx context.Context) error {
 	if err := s.introduce(); err != nil {
 		return err
 	}
+	if err := s.resume(); err != nil {
+		return err
+	}
 	begin := time.Now()
-	for epoch := 0; s.reached.steps < s.planned; epoch++ {
-		if err := s.epoch(ctx, epoch); err != nil {
+	for s.reached.steps < s.planned {
+		if err := s.epoch(ctx); err != nil {
 			return err
 		}
 		if err := s.conclude(ctx); err != nil {
 			return err
 		}
+		if err := s.save(); err != nil {
+			return err
+		}
+	}
+	if err := s.conclude(ctx); err != nil { // of a checkpoint that had all steps
+		return err
 	}
 	s.console.resultf("test accuracy %.2f %% after %d steps in %.1f s", 100*s.reached.accuracy, s.reached.steps, time.Since(begin).Seconds())
 	return nil
@@ -201,10 +217,44 @@ func (s *session) introduce() error {
 	return nil
 }
 
-// epoch trains on every image once, in an order that the seed and the epoch's number fix, or until the planned steps are done.
-func (s *session) epoch(ctx context.Context, epoch int) error {
+// resume goes on from a checkpoint, if there is one.
+func (s *session) resume() error {
+	path := s.opts.checkpoint
+	if path == "" {
+		return nil
+	}
+	err := s.trainer.LoadCheckpoint(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil // it is for this run to make
+	case err != nil:
+		return fmt.Errorf("--checkpoint %s: %w", path, err)
+	}
 	r := &s.reached
-	steps := min(s.train.Batches(), s.planned-r.steps)
+	r.steps = s.trainer.Steps()
+	r.epochs = r.steps / s.train.Batches()
+	s.console.resultf("going on from %s, after %d of %d steps", path, r.steps, s.planned)
+	return nil
+}
+
+// save keeps a checkpoint, if one is asked for.
+func (s *session) save() error {
+	path := s.opts.checkpoint
+	if path == "" {
+		return nil
+	}
+	if err := s.trainer.SaveCheckpoint(path); err != nil {
+		return fmt.Errorf("--checkpoint %s: %w", path, err)
+	}
+	return nil
+}
+
+// epoch trains on every image once, in an order that the seed and the epoch's number fix, or until the planned steps are done; of an epoch that
+// was begun before, on those that are left.
+func (s *session) epoch(ctx context.Context) error {
+	r := &s.reached
+	epoch, done := r.steps/s.train.Batches(), r.steps%s.train.Batches()
+	steps := min(s.train.Batches()-done, s.planned-r.steps)
 	title := fmt.Sprintf("epoch %d/%d", epoch+1, s.opts.epochs)
 	m := s.console.meter(title, steps, min(steps*s.opts.batchSize, s.train.Samples()))
 	defer m.stop()
@@ -214,6 +264,10 @@ func (s *session) epoch(ctx context.Context, epoch int) error {
 	for batch, err := range s.batches(epoch) {
 		if err != nil {
 			return err
+		}
+		if done > 0 {
+			done--
+			continue
 		}
 		step := s.trainer.Step
 		if s.opts.feed == shard {
@@ -227,7 +281,7 @@ func (s *session) epoch(ctx context.Context, epoch int) error {
 		r.steps++
 		r.images += batch.GlobalSize
 		r.busy = busy + time.Since(begin)
-		if r.steps == 1 {
+		if r.firstImages == 0 {
 			r.firstStep, r.firstImages, r.firstBusy = time.Since(started), r.images, r.busy
 		}
 		if math.IsNaN(loss) || math.IsInf(loss, 0) {
@@ -241,9 +295,7 @@ func (s *session) epoch(ctx context.Context, epoch int) error {
 			break
 		}
 	}
-	if steps == s.train.Batches() {
-		r.epochs++
-	}
+	r.epochs = r.steps / s.train.Batches()
 	return nil
 }
 
@@ -276,7 +328,12 @@ func (s *session) conclude(ctx context.Context) error {
 		return err
 	}
 	r.accuracy, r.tested = accuracy, r.steps
-	line := fmt.Sprintf("step %d/%d  loss %.4f  test accuracy %.2f %%  %.0f images/s", r.steps, s.planned, r.loss, 100*r.accuracy, r.imagesPerSecond())
+	line := fmt.Sprintf("step %d/%d  ", r.steps, s.planned)
+	if r.images > 0 {
+		line += fmt.Sprintf("loss %.4f  test accuracy %.2f %%  %.0f images/s", r.loss, 100*r.accuracy, r.imagesPerSecond())
+	} else { // a checkpoint's
+		line += fmt.Sprintf("test accuracy %.2f %%", 100*r.accuracy)
+	}
 	if r.skipped, err = s.trainer.SkippedSteps(); err != nil {
 		return err
 	}
