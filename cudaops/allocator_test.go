@@ -305,6 +305,13 @@ func TestOutOfMemoryErrorSaysAll(t *testing.T) {
 	checkAllocator(t, d, a)
 }
 
+func TestOutOfMemoryErrorWithUnknownMemory(t *testing.T) {
+	e := &OutOfMemoryError{Others: []ProcessMemory{{PID: 7, Name: "a", Bytes: -1}, {PID: 8, Name: "b", Bytes: 0}}}
+	if text := e.Error(); !strings.Contains(text, "on the card: a (pid 7), b (pid 8) with 0 B.") {
+		t.Errorf("%q", text)
+	}
+}
+
 func TestRequestsBeyondAllCards(t *testing.T) {
 	_, a := newFake(gib)
 	for _, bytes := range []int64{gib + 1, maxRequest + 1, math.MaxInt64} {

@@ -110,7 +110,7 @@ func (e *EnvironmentChangedError) Error() string {
 type ProcessMemory struct {
 	PID   int
 	Name  string
-	Bytes int64
+	Bytes int64 // -1 where it is not known
 }
 
 // UnknownFree stands for a card's free memory that is not known, without a context
@@ -162,7 +162,10 @@ func (e *OutOfMemoryError) Error() string {
 		if i == 0 {
 			sep = " Other processes on the card:"
 		}
-		fmt.Fprintf(&b, "%s %s (pid %d) with %s", sep, p.Name, p.PID, formatSize(p.Bytes))
+		fmt.Fprintf(&b, "%s %s (pid %d)", sep, p.Name, p.PID)
+		if p.Bytes >= 0 {
+			b.WriteString(" with " + formatSize(p.Bytes))
+		}
 		if i == len(e.Others)-1 {
 			b.WriteByte('.')
 		}

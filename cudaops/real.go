@@ -352,7 +352,7 @@ func (d *realDriver) others(i int) []ProcessMemory {
 	_, others := c.processes(c.held.Load())
 	var list []ProcessMemory
 	for _, p := range others {
-		list = append(list, ProcessMemory{PID: p.PID, Name: processName(p.PID), Bytes: max(0, p.Bytes)})
+		list = append(list, ProcessMemory{PID: p.PID, Name: processName(p.PID), Bytes: p.Bytes})
 	}
 	return list
 }
