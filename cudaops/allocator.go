@@ -403,7 +403,7 @@ func (a *allocator) outOfMemory(bytes int64) error {
 	noContext := a.drv.noContext(a.card)
 	free, total, err := a.drv.memInfo(a.card)
 	if err != nil && noContext { // nor does NVML tell
-		free, total, err = UnknownFree, a.total, nil
+		free, total, err = UnknownBytes, a.total, nil
 	}
 	if err != nil {
 		return fmt.Errorf("cudaops: allocate %s on %s: out of memory, and the card's free memory is unknown: %w", formatSize(bytes), String(a.card), err)

@@ -110,12 +110,12 @@ func (e *EnvironmentChangedError) Error() string {
 type ProcessMemory struct {
 	PID   int
 	Name  string
-	Bytes int64 // -1 where it is not known
+	Bytes int64 // UnknownBytes where NVML does not tell
 }
 
-// UnknownFree stands for a card's free memory that is not known, without a context
-// and NVML.
-const UnknownFree = -1
+// UnknownBytes stands for memory whose amount is not known: what is free on a card, without
+// a context and NVML, or what another process holds.
+const UnknownBytes = -1
 
 // OutOfMemoryError is the error of a request for card memory that neither the
 // caps nor the card allow, after cached memory was given back. All sizes are
@@ -125,7 +125,7 @@ type OutOfMemoryError struct {
 	Name      string // of the card
 	Requested int64  // 0 for a context, whose size is not known
 
-	Total, Free         int64 // of the card; Free may be UnknownFree
+	Total, Free         int64 // of the card; Free may be UnknownBytes
 	Limit               Limit // what this process may hold, and what says so
 	Allocated           int64 // by this process, in use
 	ReservedUnallocated int64 // by this process's allocator, free in segments with blocks in use
@@ -144,7 +144,7 @@ func (e *OutOfMemoryError) Error() string {
 		tried = "make a context"
 	}
 	free := formatSize(e.Free) + " are"
-	if e.Free == UnknownFree {
+	if e.Free == UnknownBytes {
 		free = "an unknown part is"
 	}
 	fmt.Fprintf(&b, "cudaops: CUDA out of memory on %s (%s): tried to %s. The card has %s, of which %s free; this process may hold %s. It holds %s allocated and %s reserved but unallocated",
@@ -163,7 +163,7 @@ func (e *OutOfMemoryError) Error() string {
 			sep = " Other processes on the card:"
 		}
 		fmt.Fprintf(&b, "%s %s (pid %d)", sep, p.Name, p.PID)
-		if p.Bytes >= 0 {
+		if p.Bytes != UnknownBytes {
 			b.WriteString(" with " + formatSize(p.Bytes))
 		}
 		if i == len(e.Others)-1 {

@@ -331,10 +331,10 @@ func TestNoRoomForContextWithoutNVML(t *testing.T) {
 	}
 	_, err := cudaops.Open(0, 1)
 	var e *cudaops.OutOfMemoryError
-	if !errors.As(err, &e) || !e.NoContext || e.Free != cudaops.UnknownFree || e.Total != 1024*mib || !strings.Contains(err.Error(), "an unknown part is free") {
+	if !errors.As(err, &e) || !e.NoContext || e.Free != cudaops.UnknownBytes || e.Total != 1024*mib || !strings.Contains(err.Error(), "an unknown part is free") {
 		t.Errorf("error %v", err)
 	}
-	if e := wantOOM(t, 0, 1); e.Free != cudaops.UnknownFree {
+	if e := wantOOM(t, 0, 1); e.Free != cudaops.UnknownBytes {
 		t.Errorf("%+v", e)
 	}
 }
