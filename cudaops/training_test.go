@@ -2,9 +2,11 @@ package cudaops_test
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -126,37 +128,68 @@ func TestTrainInHalves(t *testing.T) {
 	}
 }
 
-// trained makes three steps that are not waited for, and gives their losses and all parameters.
-func trained(t *testing.T, n int, opts ...dp.Option) []float32 {
-	t.Helper()
-	return trainedOn(t, nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)), n, func(step int) *tensor.Dense {
+// TestCheckpointOnCards: training that ends in the middle, and goes on from a checkpoint, comes to the same bits: where parameters have a copy in
+// halves, and where linked cards have shares of what the optimizer remembers.
+func TestCheckpointOnCards(t *testing.T) {
+	if !fakecuda.In(t, fakecuda.Config{Cards: []int64{1024, 1024, 1024}, Kernels: true}) {
+		return
+	}
+	for name, opts := range map[string][]dp.Option{
+		"bf16": {dp.DeviceIDs(1), dp.WithPrecision(nn.BF16)}, "fp16": {dp.DeviceIDs(0, 2), dp.WithPrecision(nn.FP16)}, "sharded": {dp.WithStrategy(dp.Sharded)},
+	} {
+		file := filepath.Join(t.TempDir(), "checkpoint")
+		if want, got := trained(t, 4, opts...), trainedOn(t, perceptron, 4, numbers(4), file, opts...); !slices.Equal(got, want) {
+			t.Errorf("%s: comes to %v, without an end to %v", name, got, want)
+		}
+	}
+}
+
+func perceptron() nn.Module { return nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)) }
+
+// numbers are inputs of n samples for perceptron.
+func numbers(n int) func(step int) *tensor.Dense {
+	return func(step int) *tensor.Dense {
 		x := make([]float32, 5*n)
 		for i := range x {
 			x[i] = float32(math.Sin(float64(1 + i + step)))
 		}
 		return tensor.New(tensor.WithShape(n, 5), tensor.WithBacking(x))
-	}, opts...)
+	}
+}
+
+// trained makes three steps that are not waited for, and gives their losses and all parameters.
+func trained(t *testing.T, n int, opts ...dp.Option) []float32 {
+	t.Helper()
+	return trainedOn(t, perceptron, n, numbers(n), "", opts...)
 }
 
 // trainedOnMany is trained for a model of two million parameters, most of which are in a table.
 func trainedOnMany(t *testing.T, n int, opts ...dp.Option) []float32 {
 	t.Helper()
 	const rows = 420_000
-	return trainedOn(t, nn.Sequential(nn.Embedding(rows, 5), nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)), n, func(step int) *tensor.Dense {
+	model := func() nn.Module {
+		return nn.Sequential(nn.Embedding(rows, 5), nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3))
+	}
+	return trainedOn(t, model, n, func(step int) *tensor.Dense {
 		x := make([]int32, n)
 		for i := range x {
 			x[i] = int32(i+step) * 7919 % rows
 		}
 		return tensor.New(tensor.WithShape(n), tensor.WithBacking(x))
-	}, opts...)
+	}, "", opts...)
 }
 
-func trainedOn(t *testing.T, model nn.Module, n int, input func(step int) *tensor.Dense, opts ...dp.Option) []float32 {
+// trainedOn is trained for any model. Where there is a file, the last step is another trainer's, which goes on from there.
+func trainedOn(t *testing.T, model func() nn.Module, n int, input func(step int) *tensor.Dense, file string, opts ...dp.Option) []float32 {
 	t.Helper()
-	d, err := dp.New(model, nn.CrossEntropy(), nn.SGD(0.1, nn.Momentum(0.9)), append(opts, dp.Seed(2))...)
-	if err != nil {
-		t.Fatal(err)
+	begin := func() *dp.DataParallel {
+		d, err := dp.New(model(), nn.CrossEntropy(), nn.SGD(0.1, nn.Momentum(0.9)), append(opts, dp.Seed(2))...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
 	}
+	d := begin()
 	defer func() {
 		if err := d.Close(); err != nil {
 			t.Error(err)
@@ -164,6 +197,15 @@ func trainedOn(t *testing.T, model nn.Module, n int, input func(step int) *tenso
 	}()
 	var losses []*dp.Loss
 	for step := range 3 {
+		if file != "" && step == 2 {
+			if err := errors.Join(d.SaveCheckpoint(file), d.Close()); err != nil {
+				t.Fatal(err)
+			}
+			d = begin()
+			if err := d.LoadCheckpoint(file); err != nil {
+				t.Fatal(err)
+			}
+		}
 		y := make([]int32, n)
 		for i := range y {
 			y[i] = int32((i + step) % 3)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -170,6 +171,35 @@ func TestCardHalvesFollowLoadedValues(t *testing.T) {
 		if d := math.Abs(card[i]/host[i] - 1); !(d < 1e-3) {
 			t.Errorf("losses are %v, on the host %v", card, host)
 			break
+		}
+	}
+}
+
+// TestCardCheckpointGoesOn: what was saved on cards goes on there to the same bits.
+func TestCardCheckpointGoesOn(t *testing.T) {
+	needCards(t, 1)
+	cards, err := cudaops.AvailableDevices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tk := tasks()[1]
+	x, y := batches(tk, 8, 9)
+	for n := 1; n <= min(2, len(cards)); n++ {
+		for _, p := range []nn.Precision{nn.FP32, nn.TF32, nn.BF16, nn.FP16} {
+			for _, s := range strategies {
+				var both [2]*dp.DataParallel
+				for i := range both {
+					d, err := dp.New(tk.model(), tk.loss(), tk.opt(), slices.Concat(tk.opts, []dp.Option{dp.Seed(3), dp.WithPrecision(p), dp.WithStrategy(s), dp.DeviceIDs([]int{1, 0}[2-n:]...)})...)
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer closed(t, d)
+					both[i] = d
+				}
+				if err := goesOn(t, filepath.Join(t.TempDir(), "checkpoint"), x, y, both[0], both[1]); err != nil {
+					t.Errorf("%d cards, %v, %v: %v", n, p, s, err)
+				}
+			}
 		}
 	}
 }
