@@ -23,9 +23,9 @@
 //	loss, err := t.StepShard(ctx, x, y) // every rank has its share of the batch, from a loader with data.Shard
 //
 // Every process makes the same calls in the same order, but one whose batches end early may wait for the others in [DataParallel.Join],
-// Forward or LoadStateDict: until they come it takes part in their steps with no samples, and loss and gradients stay exact. Steps that
-// one process is told to end (its context is done) end on all, at the same step. [DataParallel.Rank] is 0 in the process that should
-// print, and save.
+// Forward, LoadStateDict or a checkpoint's call: until they come it takes part in their steps with no samples, and loss and gradients stay
+// exact. Steps that one process is told to end (its context is done) end on all, at the same step. [DataParallel.Rank] is 0 in the process
+// that should print.
 //
 // Ranks that were not built alike (another version, model, seed, optimizer, strategy) are told so by New, with the rank and what
 // differs. When a rank's process ends, the others hear of it at once. Every wait has a limit ([Timeout]), and its error names the ranks
@@ -36,6 +36,9 @@
 // Programs are compiled when a shape of batch is first seen, one a rank, and kept. All memory that they need is taken at that
 // moment; [DataParallel.Memory] says how much. What lies between a program's steps is shared by all programs of a rank, since they run one after the
 // other. Where a card is short of memory, programs of other shapes are unloaded until they are wanted again. Close gives everything back.
+//
+// [DataParallel.SaveCheckpoint] writes all that training goes on from to a file, and [DataParallel.LoadCheckpoint] goes on from it: later, in another process, on
+// other ranks. That is also the way on after a [*TornError] or the loss of a worker.
 //
 // # Knowing before running
 //
