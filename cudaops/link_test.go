@@ -457,6 +457,64 @@ func TestLinkInGraphs(t *testing.T) {
 	}
 }
 
+// TestLinkedIndexErrors: a card that finds an index out of range between two collectives does not keep the others waiting for it in the second one.
+func TestLinkedIndexErrors(t *testing.T) {
+	if !fakecuda.In(t, fakecuda.Config{Cards: []int64{1024, 1024}, Kernels: true}) {
+		return
+	}
+	var size [ir.NumRegions]int
+	size[ir.Params], size[ir.Grads] = 3*4, 3+2*4
+	first := &ir.Slot{Region: ir.Grads, Name: "first", Shape: ir.Of(3)}
+	rows := &ir.Slot{Region: ir.Grads, Name: "rows", Offset: 3, Shape: ir.Of(2, 4)}
+	index := &ir.Slot{Region: ir.Input, Name: "index", Shape: ir.Of(2), DType: ir.I32}
+	g := &ir.Graph{}
+	g.Store(rows, g.Add(ir.Gather{}, nil, g.Read(&ir.Slot{Region: ir.Params, Name: "table", Shape: ir.Of(3, 4)}), g.Read(index)))
+	sum := func(s *ir.Slot) ir.Part { return ir.Part{Collective: &ir.Collective{Kind: ir.AllReduce}, On: s} }
+	p, err := ir.Compile("lookup", size, ir.Target{}, sum(first), ir.Part{Graph: g}, sum(rows))
+	if err != nil {
+		t.Fatal(err)
+	}
+	errs := onRanks(t, []int{0, 1}, func(r *rank) (err error) {
+		var mem [ir.NumRegions]ir.DeviceMemory
+		for region, n := range p.Size {
+			if n == 0 {
+				continue
+			}
+			m, err := r.dev.Alloc(int64(4 * n))
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, m.Free()) }()
+			if err := m.Clear(); err != nil {
+				return err
+			}
+			mem[region] = m
+		}
+		e, err := r.dev.Load(p, mem)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, e.Close()) }()
+		for run := range int32(4) { // the last with an index out of range, on rank 1
+			if err := mem[ir.Input].Write(0, ir.Bytes([]int32{1, run * int32(r.peers.Rank())})); err != nil {
+				return err
+			}
+			if err := e.Run(context.Background(), &ir.Runtime{Comm: r.peers}); err != nil {
+				r.group.Abort(err)
+				return errors.Join(err, r.link.Err())
+			}
+		}
+		return errors.New("no error")
+	})
+	var broken *comm.BrokenError
+	if !errors.As(errs[0], &broken) || broken.Rank != 1 || strings.Contains(errs[0].Error(), "exchange was ended") {
+		t.Errorf("rank 0: %v", errs[0])
+	}
+	if errs[1] == nil || !strings.Contains(errs[1].Error(), "row 3 at index 1 is outside") {
+		t.Errorf("rank 1: %v", errs[1])
+	}
+}
+
 // TestLoadAfterLink: programs that are loaded when the cards' link has ended exchange by way of the host, as before it.
 func TestLoadAfterLink(t *testing.T) { eachWay(t, 2, loadAfterLink) }
 

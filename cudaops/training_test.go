@@ -53,6 +53,62 @@ func trainOnLinkedCards(t *testing.T) {
 	}
 }
 
+// TestSyncOnLinkedCards: statistics that cards have together are summed by the cards themselves, within a step's graph, where all have samples, and by way of
+// the host where one has none; they come to what one card comes to. A label that is out of range on one card is an error, after which training goes on.
+func TestSyncOnLinkedCards(t *testing.T) {
+	for name, env := range map[string]map[string]string{"nccl": {cudaops.LinkVariable: "nccl", "TANDEM_CUDA_GRAPH": "off"}, "direct": nil} {
+		t.Run(name, func(t *testing.T) {
+			if fakecuda.In(t, fakecuda.Config{Cards: []int64{1024, 1024, 1024}, NCCL: true, Kernels: true, Env: env}) {
+				syncOnLinkedCards(t)
+			}
+		})
+	}
+}
+
+func synchronised() nn.Module {
+	return nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7, nn.Sync()), nn.ReLU(), nn.Linear(7, 3))
+}
+
+func syncOnLinkedCards(t *testing.T) {
+	for _, c := range []struct {
+		n      int // samples: two for each, or none for one
+		s      dp.Strategy
+		graphs int // launched, of which the first step has none; 0 is any number: kernels may be compared, too
+	}{{6, dp.Gather, 0}, {6, dp.Sharded, 3 * 2}, {4, dp.AllReduce, 0}} {
+		want := trainedOn(t, synchronised, c.n, numbers(c.n), "", dp.DeviceIDs(0))
+		before := len(fakecuda.Calls(t))
+		got := trainedOn(t, synchronised, c.n, numbers(c.n), "", dp.WithStrategy(c.s))
+		for i := range want {
+			if d := math.Abs(float64(got[i] - want[i])); !(d < 1e-4) {
+				t.Errorf("%d samples, %v: number %d is %v, on one card %v", c.n, c.s, i, got[i], want[i])
+				break
+			}
+		}
+		graphs := fakecuda.Count(fakecuda.Calls(t)[before:], "cuGraphLaunch")
+		if on := os.Getenv("TANDEM_CUDA_GRAPH") != "off"; on && c.graphs > 0 && graphs != c.graphs {
+			t.Errorf("%d samples, %v: %d graphs launched, want %d, one a card and step", c.n, c.s, graphs, c.graphs)
+		}
+	}
+
+	d, err := dp.New(synchronised(), nn.CrossEntropy(), nn.SGD(0.1), dp.Seed(2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, label := range []int32{1, 9, 2} {
+		y := tensor.New(tensor.WithShape(6), tensor.WithBacking([]int32{0, 1, 2, label, 1, 0}))
+		_, err := d.Step(t.Context(), numbers(6)(0), y)
+		var wrong *dp.IndexError
+		if bad := label == 9; bad != errors.As(err, &wrong) || !bad && err != nil {
+			t.Errorf("label %d: %v", label, err)
+		}
+	}
+}
+
 // TestTwoCardsInHalves: where two cards tell each other their gradients as halves, what they come to is near what one card comes to. TANDEM_TEST_LONG=1 adds
 // other ways to tell, other buckets and strategies, which make no difference to the bit, and a card without samples: a fake takes long for so many gradients.
 func TestTwoCardsInHalves(t *testing.T) {
@@ -229,7 +285,12 @@ func trainedOn(t *testing.T, model func() nn.Module, n int, input func(step int)
 		t.Fatal(err)
 	}
 	for _, v := range sd.All() {
-		out = append(out, v.Data().([]float32)...)
+		switch x := v.Data().(type) {
+		case []float32:
+			out = append(out, x...)
+		case float32:
+			out = append(out, x)
+		}
 	}
 	return out
 }

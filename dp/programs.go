@@ -39,6 +39,7 @@ type run struct {
 	prog   *compiled  // nil: none
 	share  data.Range // of the batch's samples
 	active int        // ranks that have samples in this part
+	every  bool       // all have
 	last   bool       // ends with the update
 	// shadow are zeros for the collectives of the others' programs among active ranks, which a rank without samples takes part in where
 	// ranks behind it have some.
@@ -110,7 +111,7 @@ func (t *DataParallel) planStep(x form, shares []data.Range, th thrift) (*stepPl
 		active, gaps := activeRanks(pieces)
 		for i, rank := range t.team.ranks {
 			r := rank.index
-			step := run{share: pieces[r], active: active, last: last}
+			step := run{share: pieces[r], active: active, every: active == len(pieces) && !gaps, last: last}
 			if pieces[r].Len() == 0 && (gaps || p.target == nil) {
 				if err := t.shadow(p, &step, r, pieces, gaps); err != nil {
 					return nil, err
@@ -158,7 +159,7 @@ func activeRanks(pieces []data.Range) (n int, gaps bool) {
 
 // program gives a rank what it runs in a step, and notes what the plan learns from that.
 func (t *DataParallel) program(p *stepPlan, step *run, r int, accumulate bool) error {
-	prog, unused, err := t.trainProgram(r, p, step.share.Len(), accumulate, step.last)
+	prog, unused, err := t.trainProgram(r, p, step.share.Len(), accumulate, step.every, step.last)
 	if err != nil {
 		return err
 	}
@@ -187,7 +188,7 @@ func (p *stepPlan) learn(prog *compiled) {
 // take part in their collectives, those.
 func (t *DataParallel) shadow(p *stepPlan, step *run, r int, pieces []data.Range, gaps bool) error {
 	i := slices.IndexFunc(pieces, func(d data.Range) bool { return d.Len() > 0 })
-	prog, _, err := t.trainProgram(r, p, pieces[i].Len(), false, false)
+	prog, _, err := t.trainProgram(r, p, pieces[i].Len(), false, false, false)
 	if err != nil {
 		return err
 	}
@@ -212,8 +213,10 @@ func join(names []string) string {
 }
 
 // trainProgram finds or compiles what rank r runs for n samples of a batch: forward and backward (or zeros, for a rank
-// that has no samples), and where last, the exchange of gradients and the update.
-func (t *DataParallel) trainProgram(r int, p *stepPlan, n int, accumulate, last bool) (*compiled, []string, error) {
+// that has no samples), and where last, the exchange of gradients and the update. every says that all ranks have samples: what those that have some
+// sum in the middle of it is then for linked cards to do.
+func (t *DataParallel) trainProgram(r int, p *stepPlan, n int, accumulate, every, last bool) (*compiled, []string, error) {
+	every = every && t.team.ranks[0].link != nil
 	lo, hi := t.updateRange(r)
 	shape, total := ir.Of(p.x.shape...).Clone(), p.x.shape[t.cfg.dim]
 	shape[t.cfg.dim] = n
@@ -222,7 +225,7 @@ func (t *DataParallel) trainProgram(r int, p *stepPlan, n int, accumulate, last 
 	if t.compiler.Apart() {
 		place = r
 	}
-	key := fmt.Sprint("train", shape, p.x.ints, total, accumulate, last, lo, hi, first, p.frugal, place)
+	key := fmt.Sprint("train", shape, p.x.ints, total, accumulate, every, last, lo, hi, first, p.frugal, place)
 	if c, ok := t.programs[key]; ok {
 		return c, nil, nil
 	}
@@ -248,7 +251,9 @@ func (t *DataParallel) trainProgram(r int, p *stepPlan, n int, accumulate, last 
 		parts = append(parts, more...)
 	}
 	var err error
-	if c.Program, err = t.compile(fmt.Sprintf("train %v", shape), t.sizes(r), p.frugal || t.cfg.budget != nil, parts...); err != nil {
+	target := t.deviceTarget()
+	target.Everyone = every
+	if c.Program, err = t.compile(fmt.Sprintf("train %v", shape), t.sizes(r), target, p.frugal || t.cfg.budget != nil, parts...); err != nil {
 		return nil, nil, err
 	}
 	if t.cfg.budget != nil {
@@ -262,11 +267,16 @@ func (t *DataParallel) trainProgram(r int, p *stepPlan, n int, accumulate, last 
 // such programs are large enough to keep a card busy.
 const large = 256 << 20
 
-// compile makes a program of parts, in the precision asked for; frugal, or where it is large, one that takes little memory. A large one takes as much
-// beside its values as is fastest. All devices of a process are of one kind.
-func (t *DataParallel) compile(name string, size [ir.NumRegions]int, frugal bool, parts ...ir.Part) (*ir.Program, error) {
+// deviceTarget is what programs are compiled for. All devices of a process are of one kind.
+func (t *DataParallel) deviceTarget() ir.Target {
 	target := t.cfg.precise.Target(ir.TraitsOf(t.team.ranks[0].dev))
 	target.RoundedParams = t.compiler.CopyAt()
+	return target
+}
+
+// compile makes a program of parts; frugal, or where it is large, one that takes little memory. A large one takes as much beside its values as is
+// fastest.
+func (t *DataParallel) compile(name string, size [ir.NumRegions]int, target ir.Target, frugal bool, parts ...ir.Part) (*ir.Program, error) {
 	p, err := ir.Compile(name, size, target, parts...)
 	if err == nil && (frugal || p.Bytes(ir.Work) >= t.cfg.large) {
 		target.Frugal, target.Tight = true, frugal
@@ -340,7 +350,7 @@ func (t *DataParallel) touch() error {
 	for i, r := range t.team.ranks {
 		var err error
 		l := t.compiler.Layout
-		if progs[i], err = t.compile("touch", t.sizes(r.index), false, ir.Part{Graph: ir.Touch(l.ParamRange(0, l.Elements))}); err != nil {
+		if progs[i], err = t.compile("touch", t.sizes(r.index), t.deviceTarget(), false, ir.Part{Graph: ir.Touch(l.ParamRange(0, l.Elements))}); err != nil {
 			return err
 		}
 	}
@@ -367,7 +377,7 @@ func (t *DataParallel) evalProgram(r int, x form, n int) (*compiled, *ir.Slot, e
 	if err != nil {
 		return nil, nil, err
 	}
-	p, err := t.compile(fmt.Sprintf("eval %v", shape), size, false, ir.Part{Graph: e.Graph})
+	p, err := t.compile(fmt.Sprintf("eval %v", shape), size, t.deviceTarget(), false, ir.Part{Graph: e.Graph})
 	if err != nil {
 		return nil, nil, err
 	}

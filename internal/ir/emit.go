@@ -26,7 +26,7 @@ func (p *part) emit() {
 			p.in(s, p.f.views[u.root.Args[0]])
 			p.add(s)
 			flat := Operand{out.Region, out.Offset, out.DType, Of(out.Shape.Size()), []int{1}}
-			p.add(&Step{Op: Collective{Kind: AllReduce, ActiveOnly: !op.All}, In: []Operand{flat}, Out: []Operand{flat}, Name: u.root.Name})
+			p.add(&Step{Op: Collective{Kind: AllReduce, ActiveOnly: !op.All && !p.p.Target.Everyone}, In: []Operand{flat}, Out: []Operand{flat}, Name: u.root.Name})
 		default:
 			s := &Step{Op: u.op, Name: u.root.Name}
 			for _, a := range u.root.Args {

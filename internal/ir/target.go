@@ -11,6 +11,8 @@ type Target struct {
 	Frugal bool
 	// Tight says that what backends need beside the program's values counts as well, though steps become slower by that.
 	Tight bool
+	// Everyone says that all ranks have samples: what is summed over those that have some is a collective of all.
+	Everyone bool
 	// RoundedParams, if not 0, is where a copy of the first numbers of the Params region begins in it, rounded to Half, which reaches to the
 	// region's end; it is counted in elements of Half. Products read the copy of a parameter, and what a graph stores there is stored in the
 	// copy, too. Whoever else writes parameters, a collective or the caller, has them stored again; see [Touch].

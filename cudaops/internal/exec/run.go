@@ -34,7 +34,7 @@ func (e *Exec) run(ctx context.Context, rt *ir.Runtime) (s *slot, err error) {
 	if err != nil {
 		return nil, err
 	}
-	linked := false
+	linked, agreed := false, false
 	defer func() {
 		if err != nil { // nothing of the run is left in the stream
 			err = errors.Join(err, e.card.StreamSynchronize(stream))
@@ -69,12 +69,14 @@ func (e *Exec) run(ctx context.Context, rt *ir.Runtime) (s *slot, err error) {
 		} else if err := ctx.Err(); err != nil {
 			return nil, stepError(e.plan.program, first, err)
 		}
-		if p.linked && !linked {
+		if p.linked && !agreed {
 			if err := e.agree(ctx, rt.Comm); err != nil {
 				return nil, err
 			}
-			linked = true
-			e.link.Begin()
+			if agreed = true; !linked {
+				linked = true
+				e.link.Begin()
+			}
 		}
 		if timed && i == 0 { // when the others have come
 			if err := e.card.EventRecord(s.begun, stream); err != nil {
@@ -92,6 +94,7 @@ func (e *Exec) run(ctx context.Context, rt *ir.Runtime) (s *slot, err error) {
 			if err := e.plan.verify(e.control(e.image)); err != nil {
 				return nil, err
 			}
+			agreed = false // others may have found an index that is out of range
 		case exchange:
 			if rt.Comm == nil {
 				continue
