@@ -53,7 +53,8 @@ var ErrClosed = errors.New("dp: closed")
 // every card, and from now on the values in training are those on the cards: see [DataParallel.StateDict].
 //
 // In a job of several processes (started by tandem run, for instance) every process calls New, and waits for the others. The values are
-// those of rank 0.
+// those of rank 0. SIGINT and SIGTERM end the waiting. Of a signal that the program has taken before, New does not know, and would wait for
+// others that it has ended: take signals when New has returned.
 func New(model nn.Module, loss nn.Loss, opt nn.Optimizer, opts ...Option) (*DataParallel, error) {
 	t := &DataParallel{programs: map[string]*compiled{}, steps: map[string]*stepPlan{}, forwards: map[string]*forwardPlan{}}
 	for _, o := range opts {

@@ -34,13 +34,17 @@ const (
 // started is when this process began, but for the few milliseconds in which the packages below were initialised.
 var started = time.Now()
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+func main() { os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr)) }
+
+// untilSignal ends with the first signal; a second one ends the process at once. Signals are taken from when there is a trainer: before that they
+// end the process, or [dp.New], which waits for other processes and would not know of one that was taken before.
+func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
 }
 
-// run is the command: it gives the exit status. When ctx ends, it stops with what was reached.
+// run is the command: it gives the exit status. When ctx ends, or at a signal, it stops with what was reached.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	opts, err := parse(args)
 	if errors.Is(err, pflag.ErrHelp) {

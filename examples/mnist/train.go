@@ -73,6 +73,8 @@ func train(ctx context.Context, o *options, c *console) (err error) {
 	if err != nil {
 		return err
 	}
+	ctx, stopSignals := untilSignal(ctx)
+	defer stopSignals()
 	defer func() { err = errors.Join(err, s.trainer.Close()) }()
 	if o.plan || o.planPNG != "" {
 		return s.plan()
