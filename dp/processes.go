@@ -71,14 +71,14 @@ func newProcesses(place *job.Place, s session) *processes {
 }
 
 // untilTold is the context in which New waits for other processes: it ends when this one is told to end. A program that takes signals
-// itself, and ends a context of its own, could not end New; one that does not take them ends by New's error. What the program ignores
-// stays ignored.
+// itself, and ends a context of its own, could not end New, unless it is package launcher; one that does not take them ends by New's error.
+// What the program ignores stays ignored.
 func untilTold() (context.Context, context.CancelFunc) {
 	signals := slices.DeleteFunc([]os.Signal{os.Interrupt, syscall.SIGTERM}, signal.Ignored)
 	if len(signals) == 0 { // which NotifyContext takes for all
-		return context.WithCancel(context.Background())
+		return context.WithCancel(job.Told())
 	}
-	return signal.NotifyContext(context.Background(), signals...)
+	return signal.NotifyContext(job.Told(), signals...)
 }
 
 // connect waits for the other processes, the first time.

@@ -21,6 +21,7 @@ import (
 	"github.com/tandem-train/tandem/dp/comm"
 	"github.com/tandem-train/tandem/dp/data"
 	"github.com/tandem-train/tandem/internal/ir"
+	"github.com/tandem-train/tandem/internal/job"
 	"github.com/tandem-train/tandem/nn"
 )
 
@@ -666,6 +667,14 @@ func TestTimeout(t *testing.T) {
 	var timeout *comm.TimeoutError
 	if !errors.As(err, &timeout) || !slices.Equal(timeout.Missing, []int{1, 2}) || timeout.Limit != 50*time.Millisecond {
 		t.Errorf("got %v, want a TimeoutError that misses ranks 1 and 2", err)
+	}
+	// A function of launcher.Spawn that was told to end before it came here.
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	job.SetTold(ctx)
+	defer job.SetTold(context.Background())
+	if _, err := dp.New(mlp(), nn.CrossEntropy(), nn.SGD(0.1), dp.Timeout(50*time.Millisecond)); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want %v", err, context.Canceled)
 	}
 	if _, err := dp.New(mlp(), nn.CrossEntropy(), nn.SGD(0.1), dp.Alone(), dp.Timeout(-time.Second)); err == nil {
 		t.Error("a negative limit was taken")

@@ -10,13 +10,18 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/tandem-train/tandem/internal/job"
 )
 
 // roleVariable says what this test binary is when a test starts it again.
 const roleVariable = "TANDEM_TEST_ROLE"
 
 func TestMain(m *testing.M) {
-	Register("hello", func(_ context.Context, rank int) error {
+	Register("hello", func(ctx context.Context, rank int) error {
+		if job.Told() != ctx {
+			return errors.New("training does not know what ends this process")
+		}
 		fmt.Println("hello from", rank)
 		return nil
 	})

@@ -72,6 +72,7 @@ func runSpawned(name string, f Func) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
+	job.SetTold(ctx)
 	if failure, status := call(ctx, place, f); status != 0 {
 		return tell(place, failure, status)
 	}
