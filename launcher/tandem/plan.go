@@ -336,7 +336,10 @@ func (o *runOptions) setNodes(cfg *launcher.Config, place *job.NodePlace) error 
 		cfg.Node = place.Node
 	}
 	if cfg.Node >= cfg.Nodes {
-		if o.given("node-rank") {
+		switch {
+		case o.given("node-rank") && cfg.Nodes == 1:
+			return usagef("%s: there is one node: say with --nnodes how many there are", o.flags.as("node-rank"))
+		case o.given("node-rank"):
 			return usagef("%s: there are %d nodes: want 0 to %d", o.flags.as("node-rank"), cfg.Nodes, cfg.Nodes-1)
 		}
 		return usagef("%s: this is node %d for %s, and there are nodes 0 to %d", o.flags.as("nnodes"), cfg.Node, place.Source, cfg.Nodes-1)
