@@ -10,22 +10,24 @@ const lingering = 10 * time.Second
 
 // linger makes, of the contexts of calls, contexts that end later. It remembers the last one, since most calls have the same.
 type linger struct {
-	from, to context.Context
-	end      context.CancelFunc
-	forget   func() bool
+	from   <-chan struct{} // closed when the call's ends: contexts of any type can't be compared
+	to     context.Context
+	end    context.CancelFunc
+	forget func() bool
 }
 
 // after returns a context that ends some time after ctx has.
 func (l *linger) after(ctx context.Context) context.Context {
-	if ctx.Done() == nil || ctx == l.from {
-		if l.from == nil || ctx != l.from {
-			return ctx
-		}
+	from := ctx.Done()
+	switch from {
+	case nil:
+		return ctx
+	case l.from:
 		return l.to
 	}
 	l.stop()
 	to, end := context.WithCancel(context.WithoutCancel(ctx))
-	l.from, l.to, l.end = ctx, to, end
+	l.from, l.to, l.end = from, to, end
 	l.forget = context.AfterFunc(ctx, func() {
 		timer := time.AfterFunc(lingering, end)
 		context.AfterFunc(to, func() { timer.Stop() })

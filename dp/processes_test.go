@@ -311,6 +311,25 @@ func TestUnevenData(t *testing.T) {
 	}
 }
 
+// tagged is a context that Go can't compare with another of its type.
+type tagged struct {
+	context.Context
+	tags []string
+}
+
+func TestContextOfAnyType(t *testing.T) {
+	tk := tasks()[0]
+	x, y := batches(tk, 3, 8)
+	allWell(t, together(t, 2, tk, func(d *dp.DataParallel) error {
+		for i := range x {
+			if _, err := d.Step(tagged{t.Context(), []string{"a"}}, x[i], y[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+}
+
 // TestEndOfBatches: rank 0 decides how many batches there are.
 func TestEndOfBatches(t *testing.T) {
 	tk := tasks()[0]
