@@ -429,6 +429,24 @@ func TestInputsAtTheDoor(t *testing.T) {
 	}
 }
 
+// TestIndicesAfterAWrongShape: a batch of integers that fits no way must not decide what later ones are.
+func TestIndicesAfterAWrongShape(t *testing.T) {
+	cudaopstest.Setup(t, "", "")
+	d, err := dp.New(nn.Sequential(nn.Embedding(10, 3), nn.Flatten(), nn.Linear(6, 4)), nn.CrossEntropy(), nn.SGD(0.1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closed(t, d)
+	y := tensor.New(tensor.WithShape(2), tensor.WithBacking([]int32{0, 1}))
+	wide := tensor.New(tensor.WithShape(2, 3), tensor.WithBacking([]int32{1, 2, 3, 4, 5, 6}))
+	if _, err := d.Step(t.Context(), wide, y); err == nil || !strings.Contains(err.Error(), "Linear 6->4") {
+		t.Errorf("three indices a sample: error is %v, want one about the layer that takes two", err)
+	}
+	if _, err := d.Step(t.Context(), tensor.New(tensor.WithShape(2, 2), tensor.WithBacking([]int32{1, 2, 3, 4})), y); err != nil {
+		t.Errorf("after that: %v", err)
+	}
+}
+
 func TestForwardGathers(t *testing.T) {
 	cudaopstest.Setup(t, "4x64MiB", "")
 	forward := func(n int, opts ...dp.Option) []float32 {

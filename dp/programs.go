@@ -407,8 +407,14 @@ func (t *DataParallel) input(x tensor.Tensor) (batch, error) {
 	}
 	if t.ints == nil {
 		shape := ir.Of(x.Shape()...).Clone()
-		_, err := t.compiler.Eval(shape, true)
-		takes := err == nil
+		_, indices := t.compiler.Eval(shape, true)
+		if indices != nil {
+			// A batch that can be neither says nothing of the next.
+			if _, numbers := t.compiler.Eval(shape, false); numbers != nil {
+				return batch{}, inputError("input", x, "as indices: %v; as numbers: %v", indices, numbers)
+			}
+		}
+		takes := indices == nil
 		t.ints = &takes
 	}
 	if *t.ints {
