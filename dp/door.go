@@ -77,6 +77,10 @@ func (d *door) floatsOf(what string, t tensor.Tensor) (batch, error) {
 		convert(&d.floats, x)
 	case []uint32:
 		convert(&d.floats, x)
+	case []uint64:
+		convert(&d.floats, x)
+	case []uint:
+		convert(&d.floats, x)
 	default:
 		return batch{}, inputError(what, t, "give float32, float64 or an integer type")
 	}

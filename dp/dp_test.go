@@ -429,6 +429,29 @@ func TestInputsAtTheDoor(t *testing.T) {
 	}
 }
 
+// TestUnsignedInputs: the widest integers are numbers as well.
+func TestUnsignedInputs(t *testing.T) {
+	cudaopstest.Setup(t, "", "")
+	d, err := dp.New(nn.Sequential(nn.Linear(2, 3)), nn.CrossEntropy(), nn.SGD(0.1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closed(t, d)
+	var want []float32
+	for _, values := range []any{[]float32{0, 1, 2, 3}, []uint{0, 1, 2, 3}, []uint64{0, 1, 2, 3}} {
+		out, err := d.Forward(t.Context(), tensor.New(tensor.WithShape(2, 2), tensor.WithBacking(values)))
+		if err != nil {
+			t.Errorf("%T: %v", values, err)
+			continue
+		}
+		if got := out.Data().([]float32); want == nil {
+			want = got
+		} else if !slices.Equal(got, want) {
+			t.Errorf("%T: outputs are %v, want %v", values, got, want)
+		}
+	}
+}
+
 // TestIndicesAfterAWrongShape: a batch of integers that fits no way must not decide what later ones are.
 func TestIndicesAfterAWrongShape(t *testing.T) {
 	cudaopstest.Setup(t, "", "")
