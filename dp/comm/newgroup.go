@@ -84,12 +84,14 @@ func (s *Session) join(w *wait, facts []Fact) (seg *segment, err error) {
 		return nil, fmt.Errorf("comm: rank %d: %s: its facts: %w", s.rank, w.op, err)
 	}
 	missing := []int{0}
+	var unmapped error
 	err = w.until(func() []int { return missing }, func(l letter) error {
 		switch l.Kind {
 		case kindMemory:
-			var err error
-			if seg, err = openSegment(l.Path, s.size, l.Nonce); err != nil {
-				return err
+			if seg, unmapped = openSegment(l.Path, s.size, l.Nonce); unmapped != nil {
+				// Rank 0 may have given up, and the memory gone with that: it says so next, or else when it hears of this.
+				s.fail(w.call, unmapped)
+				return nil //nolint:nilerr // rank 0 has the last word
 			}
 			_ = zero.send(&message{Kind: kindMapped, Call: w.call}) // as above
 		case kindStart:
@@ -97,6 +99,9 @@ func (s *Session) join(w *wait, facts []Fact) (seg *segment, err error) {
 		}
 		return nil
 	})
+	if broken := (*BrokenError)(nil); unmapped != nil && errors.As(err, &broken) && broken.Rank == s.rank {
+		return nil, unmapped
+	}
 	if err != nil && seg != nil {
 		// The others may have begun to use the group.
 		end := newShared(seg, s.rank, s.limit, nil)
