@@ -245,8 +245,10 @@ func (w *wait) until(missing func() []int, take func(l letter) error) error {
 	for {
 		s.mu.Lock()
 		var l letter
-		if len(s.inbox) > 0 {
-			l, s.inbox = s.inbox[0], s.inbox[1:]
+		// Those of later calls stay for these: who has gone on to one may have failed there already.
+		if i := slices.IndexFunc(s.inbox, func(l letter) bool { return l.Call <= w.call }); i >= 0 {
+			l = s.inbox[i]
+			s.inbox = slices.Delete(s.inbox, i, i+1)
 		}
 		lost := s.lost
 		s.mu.Unlock()

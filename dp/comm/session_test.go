@@ -308,3 +308,34 @@ func TestAddressInUse(t *testing.T) {
 		t.Errorf("%v; want an error that names the address and MASTER_PORT", err)
 	}
 }
+
+// TestFailureOfTheNextCall: rank 0 goes on to another call, and may fail there, while rank 1 still hears that the one before went well,
+// or opens memory that is gone by then.
+func TestFailureOfTheNextCall(t *testing.T) {
+	sessions := connectAll(t, places(t, 2), comm.Timeout(2*time.Second))
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 200 {
+		var ranks sync.WaitGroup
+		for r, s := range sessions {
+			ranks.Go(func() {
+				second := t.Context()
+				if r == 0 {
+					second = over
+				}
+				for call, ctx := range []context.Context{t.Context(), second} {
+					group, err := s.NewGroup(ctx, nil)
+					if err == nil {
+						err = group.Close()
+					}
+					if err != nil && (call == 0 || !errors.Is(err, context.Canceled)) {
+						t.Errorf("rank %d, call %d: %v", r, call, err)
+					}
+				}
+			})
+		}
+		if ranks.Wait(); t.Failed() {
+			return
+		}
+	}
+}
