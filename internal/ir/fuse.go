@@ -195,7 +195,7 @@ func (f *fuser) takeEpilogue(u *unit) {
 	if conv, ok := u.root.Op.(Conv2d); ok {
 		axis = conv.Conv.Channels()
 	}
-	if add := f.only(u.result); add != nil && isMap(add, Add) {
+	if add := f.only(u.result); add != nil && isMap(add, Add) && f.unit[add].root == add { // no other product has taken it
 		other := add.Args[0]
 		if other == u.result {
 			other = add.Args[1]

@@ -261,6 +261,7 @@ func matMulCases() []testCase {
 				b.out(pre)
 				b.out(b.Map(ir.Relu, pre))
 			}
+			b.out(b.Plus(product(b, 1, 5, 3, false, true), product(b, 1, 4, 3, false, true))) // each is a vector that the other might add
 			b.out(b.Map(ir.Relu, b.Plus(b.MatMul(b.in(normal, 3, 5, 7), b.in(normal, 3, 7, 9)), b.in(normal, 9))))
 		}},
 		testCase{"matmul of itself", func(b *draft) {
