@@ -1,5 +1,7 @@
 package ir
 
+import "slices"
+
 // Rounding to halves: how Target.Half changes a graph.
 //
 // The types of values stay as they are. A value is rounded by a Map of RoundBF16 or RoundF16, whose result is a float32 that a half
@@ -194,12 +196,24 @@ func (r *rounder) biased(v *Value) int {
 		return -1
 	}
 	for i, a := range v.Args {
-		_, repeated := v.Args[1-i].Op.(Broadcast)
-		if isProduct(a.Op) && repeated && len(r.users[a.ID]) == 1 && !r.stored[a.ID] && r.leads[v.ID] {
+		if isProduct(a.Op) && repeats(v.Args[1-i]) && len(r.users[a.ID]) == 1 && !r.stored[a.ID] && r.leads[v.ID] {
 			return i
 		}
 	}
 	return -1
+}
+
+// repeats reports whether v is the same for all rows. Of one row that is a parameter's vector as it is.
+func repeats(v *Value) bool {
+	if _, ok := v.Op.(Broadcast); ok {
+		return true
+	}
+	vector := slices.Contains(v.Shape, v.Shape.Size())
+	if _, ok := v.Op.(Reshape); ok {
+		v = v.Args[0]
+	}
+	read, ok := v.Op.(Read)
+	return ok && vector && read.Slot.Region == Params
 }
 
 // activation reports whether v is the result of a product, bias and all, from which another product follows, or a filter's gradient.

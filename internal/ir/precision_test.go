@@ -69,6 +69,36 @@ func TestRounding(t *testing.T) {
 	}
 }
 
+// A sample is rounded alike whether it comes alone or with others.
+func TestRoundingOfOneRow(t *testing.T) {
+	var ops [2][]string
+	for n := range ops {
+		p := slotsOf(Params, "w1 b1 w2 k1 c1 k2", Of(6, 5), Of(6), Of(3, 6), Of(4, 2, 1, 1), Of(4), Of(3, 4, 1, 1))
+		g := &Graph{}
+		out := func(at int, v *Value) {
+			g.Store(&Slot{Region: Output, Name: "out", Offset: at, Shape: v.Shape}, v)
+		}
+		x := g.Read(&Slot{Region: Input, Name: "x", Shape: Of(n+1, 5)})
+		out(0, g.MatMul(g.Map(Relu, g.Plus(g.MatMul(x, g.T(g.Read(p[0]))), g.Read(p[1]))), g.T(g.Read(p[2]))))
+		win := Window{Kernel: [2]int{1, 1}, Stride: [2]int{1, 1}, Dilation: [2]int{1, 1}, Groups: 1}
+		image := g.Read(&Slot{Region: Input, Name: "image", Offset: 10, Shape: Of(n+1, 2, 1, 1)})
+		y := g.Plus(g.Add(Conv2d{win}, nil, image, g.Read(p[3])), g.Reshape(g.Read(p[4]), 4, 1, 1))
+		out(6, g.Add(Conv2d{win}, nil, y, g.Read(p[5])))
+		rounded, err := Rounded(g, BF16)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range rounded.Values {
+			if _, ok := v.Op.(Broadcast); !ok {
+				ops[n] = append(ops[n], opName(v.Op))
+			}
+		}
+	}
+	if d := cmp.Diff(ops[1], ops[0]); d != "" {
+		t.Errorf("-of two, +of one: %s", d)
+	}
+}
+
 // Where a device has them, what the pass has rounded lies in memory as halves.
 func TestHalvesInMemory(t *testing.T) {
 	size := [NumRegions]int{Params: 256, Grads: 256}
