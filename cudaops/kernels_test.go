@@ -49,6 +49,16 @@ func conforms(t *testing.T, env map[string]string, short string, opts ...backend
 	}, opts...)
 }
 
+// TestFakeHearsWhatTestsAreAsked: a seed, and the wish for more, come to the process that has the fake driver.
+func TestFakeHearsWhatTestsAreAsked(t *testing.T) {
+	seed, long := os.Getenv("TANDEM_SEED"), os.Getenv("TANDEM_TEST_LONG")
+	t.Setenv("TANDEM_SEED", "5")
+	t.Setenv("TANDEM_TEST_LONG", "1")
+	if fakecuda.In(t, fakecuda.Config{Cards: []int64{64}}) && (seed != "5" || long != "1") {
+		t.Errorf("it hears of seed %q and long %q", seed, long)
+	}
+}
+
 // TestWaitGivesOutput: what runs that are under way put out is kept apart, and is gone when as many others have begun as a card keeps.
 func TestWaitGivesOutput(t *testing.T) {
 	if !fakecuda.In(t, fakecuda.Config{Cards: []int64{4096}, Kernels: true}) {

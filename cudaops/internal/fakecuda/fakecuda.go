@@ -112,7 +112,8 @@ func In(t *testing.T, c Config) bool {
 	}
 	cmd := exec.Command(os.Args[0], "-test.run="+strings.Join(parts, "/"), "-test.v")
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
-		return strings.HasPrefix(v, "CUDA_") || strings.HasPrefix(v, "TANDEM_")
+		forTests := strings.HasPrefix(v, "TANDEM_SEED=") || strings.HasPrefix(v, "TANDEM_TEST_LONG=")
+		return strings.HasPrefix(v, "CUDA_") || strings.HasPrefix(v, "TANDEM_") && !forTests
 	})
 	cmd.Env = append(cmd.Env, childVariable+"="+t.Name(), "TANDEM_CUDA_PATH="+dir, "TANDEM_CACHE="+t.TempDir(), "GORACE=atexit_sleep_ms=0", logVariable+"="+filepath.Join(t.TempDir(), "calls"))
 	cmd.Env = append(cmd.Env, c.variables()...)
