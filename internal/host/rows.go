@@ -104,13 +104,18 @@ func (l *loss) checked(do *rowwise) step {
 	return &indexed{do, ir.CheckIndex{Bound: l.classes, Ignore: int(l.ignore), What: "label"}, l.labels}
 }
 
-// logNorm returns log sum_c exp(z[c]) of row n, with t, as long as the row, left at exp(z - max) and their sum.
+// logNorm returns log sum_c exp(z[c]) of row n, with t, as long as the row, left at exp(z - max) and their sum. That is taken without the label's, to
+// which it is added in float64: next to 1, what is left for the others of a row that is sure would be lost.
 func (l *loss) logNorm(n int, t []float32) (norm, sum float64) {
 	z := l.logits[n*l.classes : (n+1)*l.classes]
 	largest := l.kernels.MaxOf(z)
 	l.kernels.Sub.VS(t, z, largest)
 	l.kernels.Exp(t, t)
-	sum = l.kernels.Sum(t)
+	own := &t[l.labels[n]]
+	p := *own
+	*own = 0
+	sum = float64(p) + l.kernels.Sum(t)
+	*own = p
 	return float64(largest) + math.Log(sum), sum
 }
 

@@ -468,6 +468,28 @@ func lossCases() []testCase {
 			loss(b, c.smoothing, c.ignore, 300, 101)
 		}})
 	}
+	cases = append(cases, testCase{"cross entropy of sure answers", func(b *draft) {
+		b.floor = 1e-15
+		for _, c := range []int{2, 7, 40} {
+			const n = 30
+			right := make([]int32, n)
+			for i := range right {
+				right[i] = int32(i % c)
+			}
+			i := 0
+			sure := func(rng *rand.Rand) float32 {
+				z := 0.25 * normal(rng)
+				if i/c%n%c == i%c {
+					z += 16
+				}
+				i++
+				return z
+			}
+			logits, labels, ones := b.in(sure, n, c), b.Add(ir.Data{Content: &ir.Content{Ints: right}}, ir.Of(n)), b.Const(1, c)
+			b.out(b.Add(ir.CrossEntropy{Ignore: -1}, nil, logits, labels, ones))
+			b.out(b.Add(ir.CrossEntropyGrad{Ignore: -1}, nil, logits, labels, ones, b.in(normal, n)))
+		}
+	}})
 	return append(cases, testCase{"cross entropy with a negative label to ignore", func(b *draft) {
 		// Labels -1..3.
 		labels := b.Read(b.filled(ir.Input, func(rng *rand.Rand) float32 { return float32(rng.IntN(5) - 1) }, ir.I32, 40))
