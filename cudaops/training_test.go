@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"gorgonia.org/tensor"
@@ -197,6 +198,28 @@ func TestCheckpointOnCards(t *testing.T) {
 		if want, got := trained(t, 4, opts...), trainedOn(t, perceptron, 4, numbers(4), file, opts...); !slices.Equal(got, want) {
 			t.Errorf("%s: comes to %v, without an end to %v", name, got, want)
 		}
+	}
+}
+
+// What variables don't take is told.
+func TestVariablesOfCards(t *testing.T) {
+	if !fakecuda.In(t, fakecuda.Config{Cards: []int64{1024}, Kernels: true}) {
+		return
+	}
+	for _, variable := range []string{"TANDEM_CUDA_GRAPH", "TANDEM_CUDA_BRANCHES"} {
+		t.Setenv(variable, "0")
+		d, err := dp.New(perceptron(), nn.CrossEntropy(), nn.SGD(0.1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = d.Forward(t.Context(), numbers(2)(0))
+		if want := variable + ` is "0": it takes on or off`; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error is %v, want one with %s", err, want)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+		t.Setenv(variable, "on")
 	}
 }
 

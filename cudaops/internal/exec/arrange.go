@@ -2,7 +2,6 @@ package exec
 
 import (
 	"cmp"
-	"os"
 	"slices"
 
 	"github.com/tandem-train/tandem/cudaops/internal/cuda"
@@ -28,7 +27,10 @@ const (
 
 // arrange says which arrangements are to be tried, makes them of all parts, and takes the streams and events that their branches need.
 func (e *Exec) arrange() error {
-	switch value := os.Getenv(BranchesVariable); {
+	value, err := switched(BranchesVariable)
+	switch {
+	case err != nil:
+		return err
 	case value == "off":
 		e.contest = newContest(inChain)
 	case value == "on" || e.careful || e.card.Major < hopper || len(e.parts) > 1:

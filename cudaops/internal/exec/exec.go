@@ -16,7 +16,7 @@ import (
 // Traits are what cards are good at.
 var Traits = ir.Traits{Halves: true, ChannelsLast: true}
 
-// GraphVariable set to "off" makes programs run step by step, each waited for, so that an error names the step that failed.
+// GraphVariable set to "off", in place of "on", makes programs run step by step, each waited for, so that an error names the step that failed.
 const GraphVariable = "TANDEM_CUDA_GRAPH"
 
 // Exec is a program ready to run on a card.
@@ -75,14 +75,27 @@ func Load(card *cuda.Card, p *ir.Program, mem [ir.NumRegions]cuda.Ptr, link Link
 
 // load is Load with the libraries that libs gives.
 func load(card *cuda.Card, p *ir.Program, mem [ir.NumRegions]cuda.Ptr, link Link, libs func(*Exec) libraries) (*Exec, error) {
-	e := &Exec{card: new(*card), shared: card.Stream, link: link, tools: borrow(card), careful: os.Getenv(GraphVariable) == "off"}
+	graph, err := switched(GraphVariable)
+	if err != nil {
+		return nil, err
+	}
+	e := &Exec{card: new(*card), shared: card.Stream, link: link, tools: borrow(card), careful: graph == "off"}
 	e.later(e.tools.giveBack)
-	err := e.card.Do(func() error { return e.load(p, mem, libs) })
+	err = e.card.Do(func() error { return e.load(p, mem, libs) })
 	if err != nil {
 		err = errors.Join(err, e.card.Do(e.release))
 		return nil, fmt.Errorf("exec: card %d: load %s: %w", card.Ordinal, p.Name, err)
 	}
 	return e, nil
+}
+
+// switched is what a variable says that may be on, off or not set.
+func switched(variable string) (string, error) {
+	value := os.Getenv(variable)
+	if !slices.Contains([]string{"", "on", "off"}, value) {
+		return "", fmt.Errorf("%s is %q: it takes on or off", variable, value)
+	}
+	return value, nil
 }
 
 // boundary is what regions' addresses are multiples of.
