@@ -21,9 +21,9 @@
 // again, so that its port cannot be lost. A worker that ends with 0 while others run is no failure. When one fails, the others get
 // SIGTERM, to their process groups, and have the grace time to end; then they are killed. Those that have left word of a failure, too,
 // get it a second later, so that they can end by themselves. The same happens, with the signal that was given, when the context ends.
-// When no worker is left, whatever they have started is killed as well: processes of the job are known by a number in their
-// environment, so that neither a session of their own nor the loss of their parent hides them. What clears its environment, closes
-// its output and leaves its group is beyond reach.
+// What a worker leaves in its process group ends with it. When no worker is left, whatever else they have started is killed as well:
+// processes of the job are known by a number in their environment, so that neither a session of their own nor the loss of their parent
+// hides them. What clears its environment and leaves its group is beyond reach.
 //
 // Then output is read to its end, reports are collected, and the job is over or, after a failure and with restarts left, started
 // again as a whole. The states are drawn in state.go.

@@ -268,7 +268,7 @@ func TestEarlyEndIsNoFailure(t *testing.T) {
 }
 
 func TestGrandchildrenEnd(t *testing.T) {
-	for _, kind := range []string{"plain", "session", "holder"} {
+	for _, kind := range []string{"plain", "bare", "session", "holder"} {
 		for name, order := range map[string]string{"after success": "exit 0", "after a failure": "exit 3"} {
 			t.Run(kind+" "+name, func(t *testing.T) {
 				s := newShow(t, 1)

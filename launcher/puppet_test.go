@@ -264,16 +264,16 @@ func puppetMain(role string) int {
 }
 
 // startGrandchild starts a puppet that is no worker: one that is "plain", one with a "session" of its own, one that is a "holder" of
-// the worker's output in a session of its own, or one that nothing of the job "escaped" to: such a holder without its environment.
+// the worker's output in a session of its own, one that nothing of the job "escaped" to: such a holder without its environment, or one
+// that is "bare": plain, and without it, too.
 func startGrandchild(kind string) error {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), roleVariable+"="+kind)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: kind != "plain"}
-	switch kind {
-	case "escaped":
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: kind != "plain" && kind != "bare"}
+	if kind == "escaped" || kind == "bare" {
 		cmd.Env = []string{roleVariable + "=" + kind, stageVariable + "=" + os.Getenv(stageVariable), "RANK=" + os.Getenv("RANK")}
-		fallthrough
-	case "holder":
+	}
+	if kind == "escaped" || kind == "holder" {
 		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	}
 	return cmd.Start()

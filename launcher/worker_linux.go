@@ -46,6 +46,8 @@ func (w *worker) wait(ended chan<- *worker) {
 	}
 	w.mu.Lock()
 	w.gone, w.end = true, time.Now()
+	// What it has left in its process group ends with it. Other than sweep, this needs no mark.
+	_ = syscall.Kill(-w.pid, syscall.SIGKILL)
 	w.waitErr = w.cmd.Wait()
 	w.mu.Unlock()
 	ended <- w
