@@ -300,8 +300,10 @@ func TestOutputHeldFromOutside(t *testing.T) {
 	if got := s.stdout.String(); got != "the last word\n" {
 		t.Errorf("stdout: %q", got)
 	}
-	if !strings.Contains(s.log.String(), "still holds") {
-		t.Errorf("log: %s", s.log.String())
+	for _, want := range []string{"still holds", "rank=0 stream=stdout", "rank=0 stream=stderr"} {
+		if !strings.Contains(s.log.String(), want) {
+			t.Errorf("no %q in the log: %s", want, s.log.String())
+		}
 	}
 	child.tell("exit 0")
 	child.gone()

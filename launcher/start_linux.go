@@ -93,7 +93,7 @@ func (s *supervisor) openStreams(w *worker) (out, errs *os.File, err error) {
 	w.logFile = errFile
 	_, console := s.cfg.streams(w.place.LocalRank)
 	read := func(st *stream, path string, console bool, to *outlet) (*os.File, error) {
-		st.prefix, st.logger = prefix, s.cfg.Logger
+		st.rank, st.prefix, st.logger = w.place.Rank, prefix, s.cfg.Logger
 		if console {
 			st.to = to
 		}
@@ -105,10 +105,10 @@ func (s *supervisor) openStreams(w *worker) (out, errs *os.File, err error) {
 		go st.read()
 		return theirs, nil
 	}
-	if out, err = read(new(stream), outFile, console&Stdout != 0, s.out); err != nil {
+	if out, err = read(&stream{name: "stdout"}, outFile, console&Stdout != 0, s.out); err != nil {
 		return nil, nil, err
 	}
-	if errs, err = read(&stream{tail: &w.tail}, errFile, console&Stderr != 0, s.err); err != nil {
+	if errs, err = read(&stream{name: "stderr", tail: &w.tail}, errFile, console&Stderr != 0, s.err); err != nil {
 		return nil, nil, errors.Join(err, out.Close())
 	}
 	return out, errs, nil

@@ -21,6 +21,8 @@ var errHeld = errors.New("it does not stop printing")
 // stream is one of a worker's two streams: a goroutine reads the pipe to its end and passes it on.
 type stream struct {
 	to     *outlet // takes lines; nil: none
+	rank   int     // whose it is
+	name   string  // "stdout" or "stderr"
 	prefix string  // of every line
 	tail   *tail   // of stderr; nil: none
 	logger *slog.Logger
@@ -86,7 +88,7 @@ func (s *stream) read() {
 		}
 		if err != nil {
 			if !errors.Is(err, io.EOF) {
-				s.logger.Warn("a process of the job still holds a worker's output, and is not waited for", "of", s.prefix, "error", err)
+				s.logger.Warn("a process of the job still holds a worker's output, and is not waited for", "rank", s.rank, "stream", s.name, "error", err)
 			}
 			break
 		}
