@@ -150,6 +150,8 @@ func (t *DataParallel) StepBatch(ctx context.Context, b *Batch) (*Loss, error) {
 	switch {
 	case t.usable() != nil:
 		return nil, t.usable()
+	case b == nil:
+		return nil, errors.New("dp: StepBatch: there is no batch: Upload gives one")
 	case b.t != t:
 		return nil, errors.New("dp: StepBatch: the batch was uploaded by another trainer")
 	case b.mem == nil:

@@ -198,6 +198,9 @@ func TestUploadedBatch(t *testing.T) {
 					if _, err := d.StepBatch(t.Context(), up[0]); err == nil {
 						t.Error("a freed batch was trained on")
 					}
+					if _, err := d.StepBatch(t.Context(), nil); err == nil {
+						t.Error("no batch was trained on")
+					}
 					closed(t, d)
 				}
 				if !slices.Equal(results[0].losses, results[1].losses) || !slices.Equal(results[0].params, results[1].params) {
