@@ -19,10 +19,10 @@ type linger struct {
 // after returns a context that ends some time after ctx has.
 func (l *linger) after(ctx context.Context) context.Context {
 	from := ctx.Done()
-	switch from {
-	case nil:
+	switch {
+	case from == nil:
 		return ctx
-	case l.from:
+	case from == l.from && l.to.Err() == nil:
 		return l.to
 	}
 	l.stop()
