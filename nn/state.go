@@ -122,7 +122,7 @@ type target struct {
 	set     func([]float32) error
 }
 
-// LoadStateDict copies the tensors of s into the parameters and buffers of their names. A "module." before a name is ignored;
+// LoadStateDict copies the tensors of s into the parameters and buffers of their names. A "module." before a name is ignored unless m has the whole;
 // tied weights may come under any of their names. strict means that neither may have a name that the other lacks. Shapes must
 // always agree. float64 and integers are converted. What does not fit is a [*StateError], and then nothing is loaded.
 func LoadStateDict(m Module, s *State, strict bool) error {
@@ -143,17 +143,27 @@ func LoadStateDict(m Module, s *State, strict bool) error {
 	for _, b := range sv.buffers {
 		targets = append(targets, target{b.Name, b.Aliases, b.Buffer.shape, b.Buffer.SetData})
 	}
+	known := map[string]bool{}
+	for _, t := range targets {
+		for _, name := range append([]string{t.name}, t.aliases...) {
+			known[name] = true
+		}
+	}
+	own := func(name string) string { // the model may have a module of that name
+		if known[name] {
+			return name
+		}
+		return strings.TrimPrefix(name, prefix)
+	}
 	given := map[string]*tensor.Dense{}
 	for name, t := range s.All() {
-		given[strings.TrimPrefix(name, prefix)] = t
+		given[own(name)] = t
 	}
-	known := map[string]bool{}
 	var wrong StateError
 	values := make([][]float32, len(targets))
 	for i, t := range targets {
 		var have *tensor.Dense
 		for _, name := range append([]string{t.name}, t.aliases...) {
-			known[name] = true
 			if have == nil {
 				have = given[name]
 			}
@@ -175,7 +185,7 @@ func LoadStateDict(m Module, s *State, strict bool) error {
 		values[i] = x
 	}
 	for name := range s.All() {
-		if strict && !known[strings.TrimPrefix(name, prefix)] {
+		if strict && !known[own(name)] {
 			wrong.Unexpected = append(wrong.Unexpected, name)
 		}
 	}

@@ -162,6 +162,33 @@ func TestLoadConverts(t *testing.T) {
 	}
 }
 
+// A model may have a module called "module": then that is no prefix.
+func TestLoadModuleOfThatName(t *testing.T) {
+	model := func() Module {
+		return &struct {
+			*SequentialModel `nn:"-"`
+			Module           *LinearLayer
+			Gain             *Parameter
+		}{Module: Linear(2, 1), Gain: NewParameter(Uniform(-1, 1), 2)}
+	}
+	a := initialized(t, model(), 1)
+	s, err := StateDict(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrapped := new(State)
+	for name, x := range s.All() {
+		wrapped.Set("module."+name, x)
+	}
+	for _, s := range []*State{s, wrapped} {
+		b := initialized(t, model(), 2)
+		if err := LoadStateDict(b, s, true); err != nil {
+			t.Fatal(err)
+		}
+		sameState(t, a, b)
+	}
+}
+
 func TestLoadTied(t *testing.T) {
 	m := newAutoencoder()
 	s, err := StateDict(initialized(t, newAutoencoder(), 1))
