@@ -46,6 +46,15 @@ func TestGuide(t *testing.T) {
 	if err := program.build(t.Context(), t.TempDir(), filepath.Join(bin, snippets), env); err != nil {
 		t.Fatal(err)
 	}
+	kept, err := filepath.Glob(filepath.Join("..", "..", "build", "*.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, checkpoint := range kept { // by an earlier run, which this one would go on from
+		if err := os.Remove(checkpoint); err != nil {
+			t.Fatal(err)
+		}
+	}
 	outcomes, err := follow(t.Context(), acts, env)
 	if err != nil {
 		t.Fatal(err)
