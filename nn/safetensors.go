@@ -39,16 +39,27 @@ func LoadSafetensors(m Module, path string, strict bool) error {
 	return nil
 }
 
-// view is a float32 tensor as the safetensors package takes it.
+// view is a float32 tensor as the safetensors package takes it. Its bytes are made when they are asked for, in memory that all views of a file
+// share: those of a large model are not there twice.
 type view struct {
 	shape []uint64
-	data  []byte
+	x     []float32
+	bytes *[]byte
 }
 
 func (v view) DType() safetensors.DType { return safetensors.F32 }
 func (v view) Shape() []uint64          { return v.shape }
-func (v view) Data() []byte             { return v.data }
-func (v view) DataLen() uint64          { return uint64(len(v.data)) }
+func (v view) DataLen() uint64          { return 4 * uint64(len(v.x)) }
+
+// Data is valid until the next call of any view's.
+func (v view) Data() []byte {
+	b := slices.Grow((*v.bytes)[:0], 4*len(v.x))
+	for _, e := range v.x {
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(e))
+	}
+	*v.bytes = b
+	return b
+}
 
 // The names, in a file's metadata, of what says who may read it, and of the checksum of its tensors.
 const (
@@ -77,25 +88,22 @@ func checksum(metadata map[string]string, names []string, at func(name string) [
 // Save writes s to a file in the safetensors format, whole or not at all. Tensors are written as float32, with a checksum, which
 // [ReadSafetensors] compares.
 func (s *State) Save(path string) error {
-	views := make(map[string]view, s.Len())
+	views, shared := make(map[string]view, s.Len()), new([]byte)
 	for name, t := range s.All() {
 		x, ok := floats(t)
 		if !ok {
 			return fmt.Errorf("nn: save %s: %s is of %v, which does not convert to float32", path, name, t.Dtype())
 		}
-		v := view{shape: make([]uint64, t.Dims()), data: make([]byte, 0, 4*len(x))}
+		v := view{shape: make([]uint64, t.Dims()), x: x, bytes: shared}
 		for i, d := range t.Shape() {
 			v.shape[i] = uint64(d)
-		}
-		for _, e := range x {
-			v.data = binary.LittleEndian.AppendUint32(v.data, math.Float32bits(e))
 		}
 		views[name] = v
 	}
 	metadata := map[string]string{}
 	maps.Copy(metadata, s.Metadata)
 	metadata[formatKey] = "pt"
-	metadata[checksumKey] = checksum(metadata, s.names, func(name string) []byte { return views[name].data })
+	metadata[checksumKey] = checksum(metadata, s.names, func(name string) []byte { return views[name].Data() })
 	if err := writeFile(path, views, metadata); err != nil {
 		return fmt.Errorf("nn: save %s: %w", path, err)
 	}

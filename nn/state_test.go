@@ -7,7 +7,9 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -246,6 +248,25 @@ func TestSafetensors(t *testing.T) {
 	}
 	if err := LoadSafetensors(Linear(1, 1), path, true); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("error %v does not name the file", err)
+	}
+}
+
+// The tensors of a large state are not in memory a second time while it is saved.
+func TestSaveSharesMemory(t *testing.T) {
+	const count, elements = 8, 1 << 16
+	s := new(State)
+	for i := range count {
+		s.Set(strconv.Itoa(i), tensor.New(tensor.WithShape(elements), tensor.Of(tensor.Float32)))
+	}
+	path := filepath.Join(t.TempDir(), "state")
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	if err := s.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	runtime.ReadMemStats(&after)
+	if n := after.TotalAlloc - before.TotalAlloc; n > count/2*4*elements {
+		t.Errorf("%d bytes were taken to save %d", n, count*4*elements)
 	}
 }
 
