@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"unicode/utf8"
 
 	"github.com/nlpodyssey/safetensors"
 	"gorgonia.org/tensor"
@@ -64,7 +65,7 @@ func (v view) Data() []byte {
 // The names, in a file's metadata, of what says who may read it, and of the checksum of its tensors.
 const (
 	formatKey   = "format"
-	checksumKey = "crc32c"
+	checksumKey = "tandem.crc32c"
 )
 
 // checksum is that of metadata and of tensors, whose bytes at gives, each in the order of their names.
@@ -90,6 +91,9 @@ func checksum(metadata map[string]string, names []string, at func(name string) [
 func (s *State) Save(path string) error {
 	views, shared := make(map[string]view, s.Len()), new([]byte)
 	for name, t := range s.All() {
+		if name == "__metadata__" || !utf8.ValidString(name) {
+			return fmt.Errorf("nn: save %s: a file can't have a tensor called %q", path, name)
+		}
 		x, ok := floats(t)
 		if !ok {
 			return fmt.Errorf("nn: save %s: %s is of %v, which does not convert to float32", path, name, t.Dtype())
@@ -101,7 +105,12 @@ func (s *State) Save(path string) error {
 		views[name] = v
 	}
 	metadata := map[string]string{}
-	maps.Copy(metadata, s.Metadata)
+	for key, value := range s.Metadata {
+		if !utf8.ValidString(key) || !utf8.ValidString(value) {
+			return fmt.Errorf("nn: save %s: a file can't have the metadata %q: %q, which is no UTF-8", path, key, value)
+		}
+		metadata[key] = value
+	}
 	metadata[formatKey] = "pt"
 	metadata[checksumKey] = checksum(metadata, s.names, func(name string) []byte { return views[name].Data() })
 	if err := writeFile(path, views, metadata); err != nil {
@@ -153,7 +162,7 @@ func parseSafetensors(b []byte) (*State, error) {
 			return t.Data()
 		})
 		if have != want {
-			return nil, fmt.Errorf("the file is damaged: its checksum is %s, and was %s when it was written", have, want)
+			return nil, fmt.Errorf("the file is damaged, or another program has changed it and kept its metadata: its checksum is %s, and was %s when it was written", have, want)
 		}
 	}
 	for _, key := range []string{formatKey, checksumKey} { // which are the file's

@@ -270,6 +270,30 @@ func TestSaveSharesMemory(t *testing.T) {
 	}
 }
 
+// What could be written but not be read is not written. Metadata of other programs mean nothing here.
+func TestWordsOfSafetensors(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state")
+	for _, c := range []struct{ name, key, value, want string }{
+		{"x", "crc32c", "00000000", ""},
+		{"ä \"<\n\u2028", "\x00", "é", ""},
+		{"__metadata__", "", "", "__metadata__"},
+		{"x\xff", "", "", `x\xff`},
+		{"x", "a\xff", "", `a\xff`},
+		{"x", "a", "b\xff", `b\xff`},
+	} {
+		s := State{Metadata: map[string]string{c.key: c.value}}
+		s.Set(c.name, tensor.New(tensor.WithShape(1), tensor.WithBacking([]float32{1})))
+		if err := s.Save(path); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q, %q: %q: %v, want %q", c.name, c.key, c.value, err, c.want)
+		} else if err != nil {
+			continue
+		}
+		if back, err := ReadSafetensors(path); err != nil || !slices.Equal(back.Names(), s.Names()) || !maps.Equal(back.Metadata, s.Metadata) {
+			t.Errorf("%q, %q: %q: read %v, %v", c.name, c.key, c.value, back, err)
+		}
+	}
+}
+
 // Metadata comes back, and no bit of it or of a tensor changes unseen.
 func TestDamagedSafetensors(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state")
