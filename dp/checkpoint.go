@@ -107,6 +107,11 @@ func (t *DataParallel) writeCheckpoint(path string, c *checkpoint) error {
 	if err != nil {
 		return err
 	}
+	for _, name := range s.Names() {
+		if strings.HasPrefix(name, optimizerPrefix) {
+			return fmt.Errorf("the model's %s would be taken for the optimizer's, whose names begin with %q: name it otherwise, with a tag `nn:\"...\"`", name, optimizerPrefix)
+		}
+	}
 	s.Metadata = map[string]string{optimizerKey: t.compiler.Optimizer.Name(), stepsKey: strconv.Itoa(c.steps)}
 	for i, name := range t.compiler.Optimizer.State() {
 		for _, p := range t.compiler.Layout.Params {

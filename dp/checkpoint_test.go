@@ -284,6 +284,27 @@ func TestCheckpointRefuses(t *testing.T) {
 	}
 }
 
+// What could not be told from the optimizer's is not saved.
+func TestCheckpointOfOptimizersName(t *testing.T) {
+	cudaopstest.Setup(t, "2x64MiB", "")
+	model := &struct {
+		*gained `nn:"-"`
+		Part    nn.Module `nn:"optimizer/momentum_buffer"`
+	}{Part: nn.Linear(12, 5)}
+	d, err := dp.New(model, nn.CrossEntropy(), nn.SGD(0.1, nn.Momentum(0.9)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closed(t, d)
+	path := filepath.Join(t.TempDir(), "checkpoint")
+	if err := d.SaveCheckpoint(path); err == nil || !strings.Contains(err.Error(), "optimizer/momentum_buffer.weight") {
+		t.Errorf("error is %v", err)
+	}
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("there is a file: %v", err)
+	}
+}
+
 // TestCheckpointErrorsAreHeard: what rank 0 can't do, all hear of, and training goes on.
 func TestCheckpointErrorsAreHeard(t *testing.T) {
 	tk, folder := tasks()[0], t.TempDir()
