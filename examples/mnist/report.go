@@ -5,11 +5,8 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"math"
-	"os"
 
 	"github.com/tandem-train/tandem/cudaops"
 	"github.com/tandem-train/tandem/dp"
@@ -160,14 +157,8 @@ func (s *session) digest() (l2 float64, sum string, err error) {
 
 // checkFile finds out before training whether a file can be written to path, which a flag has named.
 func checkFile(flag, path string) error {
-	switch info, err := os.Lstat(path); {
-	case err == nil && !info.Mode().IsRegular():
-		return fmt.Errorf("%s %s: it is there and no regular file (%s): name another", flag, path, info.Mode())
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%s: %w", flag, err)
-	}
 	if err := atomicfile.Check(path); err != nil {
-		return fmt.Errorf("%s %s: its folder can't take a file: %w", flag, path, err)
+		return fmt.Errorf("%s %s: it can't be written: %w", flag, path, err)
 	}
 	return nil
 }

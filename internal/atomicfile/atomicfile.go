@@ -14,7 +14,9 @@ package atomicfile
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -27,18 +29,51 @@ type File struct {
 	done bool
 }
 
-// Create makes a file, in the same folder as path, that Commit puts there.
+// Create makes a file, in the same folder as path, that Commit puts there, with the permissions of what was there before. A symbolic link stays one,
+// to a new file. What is no regular file, such as a device, is not replaced.
 func Create(path string) (*File, error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
+	path = place(path)
+	old, err := os.Stat(path)
+	switch {
+	case err == nil && !old.Mode().IsRegular():
+		return nil, &fs.PathError{Op: "replace", Path: path, Err: fmt.Errorf("it is there and no regular file (%s): name another", old.Mode())}
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	}
-	return &File{File: f, path: path}, nil
+	f := &File{path: path}
+	for f.File == nil {
+		name := fmt.Sprintf(".%s-%d", filepath.Base(path), rand.Uint32())
+		if f.File, err = os.OpenFile(filepath.Join(filepath.Dir(path), name), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, err
+		}
+	}
+	if old == nil {
+		return f, nil
+	}
+	if err := f.Chmod(old.Mode().Perm()); err != nil {
+		return nil, errors.Join(err, f.Discard())
+	}
+	return f, nil
 }
 
-// Commit puts the file in its place, readable for all as far as the folder is. On error it is discarded, and what was there stays.
+// place is where a path leads by symbolic links. There may be nothing yet.
+func place(path string) string {
+	for range 40 { // which Linux follows
+		to, err := os.Readlink(path)
+		if err != nil {
+			break
+		}
+		if !filepath.IsAbs(to) {
+			to = filepath.Dir(path) + string(filepath.Separator) + to
+		}
+		path = to
+	}
+	return path
+}
+
+// Commit puts the file in its place. On error it is discarded, and what was there stays.
 func (f *File) Commit() error {
-	err := errors.Join(f.Chmod(0o644), f.Sync(), f.Close()) // temporary files are their owner's alone
+	err := errors.Join(f.Sync(), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), f.path)
 	}

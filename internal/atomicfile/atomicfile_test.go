@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 )
 
@@ -30,14 +31,78 @@ func TestWrite(t *testing.T) {
 		}
 		holds(t, path, content)
 	}
-	info, err := os.Stat(path)
-	if err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o644 {
-		t.Errorf("mode %v, %v", info.Mode(), err)
-	}
 	if err := Check(path); err != nil {
 		t.Error(err)
 	}
 	holds(t, path, "third")
+}
+
+// A new file has the permissions that any other program would give it, and a file in the place of another has those of that.
+func TestPermissions(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("Windows has other ones")
+	}
+	path := filepath.Join(t.TempDir(), "file")
+	check := func(want fs.FileMode) {
+		t.Helper()
+		if err := Write(path, nil); err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%v, %v; want %v", info.Mode(), err, want)
+		}
+	}
+	plain, err := os.Create(filepath.Join(t.TempDir(), "plain"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := plain.Stat()
+	if err := errors.Join(err, plain.Close()); err != nil {
+		t.Fatal(err)
+	}
+	check(info.Mode().Perm())
+	for _, mode := range []fs.FileMode{0o600, 0o660} {
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		check(mode)
+	}
+}
+
+// A link stays one, whether there was something where it leads or not.
+func TestLink(t *testing.T) {
+	folder := t.TempDir()
+	path, link, first := filepath.Join(folder, "there", "file"), filepath.Join(folder, "here", "link"), filepath.Join(folder, "here", "first")
+	for _, dir := range []string{path, link} {
+		if err := os.Mkdir(filepath.Dir(dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.Symlink(filepath.Join("..", "there", "file"), link), os.Symlink(link, first)); err != nil {
+		t.Skip(err) // not everyone may on Windows
+	}
+	for _, content := range []string{"first", "second"} {
+		if err := Write(first, []byte(content)); err != nil {
+			t.Fatal(err)
+		}
+		holds(t, path, content)
+	}
+	ring := filepath.Join(folder, "ring")
+	if err := os.Symlink(ring, ring); err != nil {
+		t.Fatal(err)
+	}
+	if err := Write(ring, nil); err == nil {
+		t.Error("a link to itself was written to")
+	}
+}
+
+// Devices stay.
+func TestNotRegular(t *testing.T) {
+	for _, path := range []string{t.TempDir(), os.DevNull} {
+		if err := Check(path); err == nil || !strings.Contains(err.Error(), "no regular file") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
 }
 
 func TestDiscard(t *testing.T) {
