@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"testing"
 
 	"github.com/tandem-train/tandem/nn"
 )
@@ -30,4 +31,12 @@ func Example_scaling() {
 	// | mlp      |    64 | tf32 pipelined, allreduce, 1 process | scaling |  0.9 | 1 card    | 1.00 | of 2 cards |  1.11 |         |        |
 	// | cnn      |  4096 | tf32 pipelined, allreduce, 1 process | scaling |  0.9 | 1 card    | 1.00 | of 2 cards |  1.11 | >= 0.95 | missed |
 	// | big      |  4096 | bf16 pipelined, allreduce, 1 process | scaling |  0.9 | 1 card    | 1.00 | of 2 cards |  1.11 | >= 0.95 | missed |
+}
+
+// Sums have no batch, and those of a suite that is asked for twice are there twice.
+func TestReachedWithoutBatch(t *testing.T) {
+	sum := row{Suite: cardsSuite, Workload: "all-reduce 1 KiB", Mode: "2 cards", Metric: "time", Value: 2, Unit: microseconds}
+	if list := reached([]row{sum.against("torch", 4), sum.against("torch", 3)}); len(list) != 1 || *list[0].Ratio != 2./3 {
+		t.Errorf("reached %+v", list)
+	}
 }

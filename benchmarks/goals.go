@@ -52,7 +52,7 @@ func reached(rows []row) (list []outcome) {
 			continue
 		}
 		i := slices.IndexFunc(list, func(o outcome) bool {
-			return o.Workload == r.Workload && *o.Batch == *r.Batch && o.Mode == r.Mode && o.Metric == r.Metric
+			return o.Workload == r.Workload && batch(o.row) == batch(r) && o.Mode == r.Mode && o.Metric == r.Metric
 		})
 		switch {
 		case i < 0:
