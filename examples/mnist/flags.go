@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -154,6 +155,9 @@ func (o *options) validate() error {
 	}
 	if !(o.lr > 0) || math.IsInf(o.lr, 0) {
 		return usagef("--lr %v: want a number above 0, such as 0.05", o.lr)
+	}
+	if o.report != "" && filepath.Clean(o.report) == filepath.Clean(o.checkpoint) {
+		return usagef("--report %s: --checkpoint is the same file: name another", o.report)
 	}
 	return nil
 }
