@@ -60,7 +60,7 @@ func (t *DataParallel) SaveCheckpoint(path string) error {
 		err = t.writeCheckpoint(path, c)
 	}
 	if _, err := t.told(ctx, 0, err); err != nil {
-		return fmt.Errorf("dp: save checkpoint: %w", err)
+		return t.reported(fmt.Errorf("dp: save checkpoint: %w", err))
 	}
 	return nil
 }
@@ -89,7 +89,11 @@ func (t *DataParallel) LoadCheckpoint(path string) error {
 		}
 	}
 	if steps, err = t.told(ctx, steps, err); err != nil {
-		return fmt.Errorf("dp: load checkpoint: %w", err)
+		err = fmt.Errorf("dp: load checkpoint: %w", err)
+		if errors.Is(err, fs.ErrNotExist) { // which many expect
+			return err
+		}
+		return t.reported(err)
 	}
 	if err := t.remember(ctx, c); err != nil {
 		return t.failed(err)
@@ -306,6 +310,14 @@ type elsewhereError struct {
 
 func (e *elsewhereError) Error() string        { return "rank 0: " + e.text }
 func (e *elsewhereError) Is(target error) bool { return e.missing && target == fs.ErrNotExist }
+
+// reported tells the launcher of an error of rank 0's that all have heard of. Their group is whole: a step that they do all the same takes it back.
+func (t *DataParallel) reported(err error) error {
+	if t.procs == nil {
+		return err
+	}
+	return errors.Join(err, t.procs.report(err))
+}
 
 // told gives all processes what rank 0 has come to: a number, or an error.
 func (t *DataParallel) told(ctx context.Context, n int, own error) (int, error) {

@@ -197,8 +197,12 @@ func (p *processes) report(err error) error {
 	p.failed = true
 	f := job.Failure{Error: err.Error()}
 	var broken *comm.BrokenError
-	if errors.As(err, &broken) && broken.Rank != p.place.Rank {
+	var elsewhere *elsewhereError
+	switch {
+	case errors.As(err, &broken) && broken.Rank != p.place.Rank:
 		f.Consequence, f.By = true, broken.Rank
+	case errors.As(err, &elsewhere):
+		f.Consequence = true // by rank 0
 	}
 	return p.place.Report(f)
 }

@@ -125,7 +125,10 @@ func writeFile(path string, views map[string]view, metadata map[string]string) e
 		return err
 	}
 	w := bufio.NewWriter(f)
-	err = errors.Join(safetensors.SerializeToWriter(views, metadata, w), w.Flush())
+	err = safetensors.SerializeToWriter(views, metadata, w)
+	if err == nil { // Flush gives an error of a write once more
+		err = w.Flush()
+	}
 	if err != nil {
 		return errors.Join(err, f.Discard())
 	}

@@ -69,6 +69,11 @@ func TestWorkersThatFail(t *testing.T) {
 	}
 }
 
+// TestCheckpointThatFails: all ranks have the error of rank 0, which can't write, and which is the root cause.
+func TestCheckpointThatFails(t *testing.T) {
+	run(t, nil, four, "--save", t.TempDir()).wants(t, 1, `root cause: rank 0 `, `dp: save checkpoint: .* no regular file`, `then:`)
+}
+
 // TestWorkersThatLeaveSomething end well, and what they started ends with them.
 func TestWorkersThatLeaveSomething(t *testing.T) {
 	for _, kind := range []string{"child", "daemon"} {

@@ -51,6 +51,7 @@ type trainer struct {
 	strategy string
 	seed     uint64
 	hidden   int
+	save     string // where a checkpoint goes at the end; "": nowhere
 }
 
 type faults []fault
@@ -75,6 +76,7 @@ func trainerMain() {
 	fs.StringVar(&o.strategy, "strategy", "gather", "")
 	fs.Uint64Var(&o.seed, "seed", 1, "")
 	fs.IntVar(&o.hidden, "hidden", 20, "")
+	fs.StringVar(&o.save, "save", "", "")
 	_ = fs.Parse(os.Args[1:]) // ends the process on an error
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -143,6 +145,11 @@ func (o *trainer) train(ctx context.Context) (err error) {
 		}
 		if step == 0 {
 			fmt.Printf("rank %d stepped\n", t.Rank())
+		}
+	}
+	if o.save != "" {
+		if err := t.SaveCheckpoint(o.save); err != nil {
+			return err
 		}
 	}
 	fmt.Printf("rank %d done, loss %.6f\n", t.Rank(), loss)
