@@ -9,6 +9,8 @@
 //	... write to f ...
 //	return f.Commit()
 //
+// On Linux, where the file system can do it, a file has no name while it is written, so that nothing of it stays when the process is killed.
+//
 // [Write] does all that for content at hand. Errors are those of package os, which name the file.
 package atomicfile
 
@@ -26,6 +28,7 @@ import (
 type File struct {
 	*os.File
 	path string
+	temp string // its name until it is in its place; "": none yet
 	done bool
 }
 
@@ -41,9 +44,9 @@ func Create(path string) (*File, error) {
 		return nil, err
 	}
 	f := &File{path: path}
-	for f.File == nil {
-		name := fmt.Sprintf(".%s-%d", filepath.Base(path), rand.Uint32())
-		if f.File, err = os.OpenFile(filepath.Join(filepath.Dir(path), name), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666); err != nil && !errors.Is(err, fs.ErrExist) {
+	if f.File = nameless(path); f.File == nil {
+		f.temp = f.beside()
+		if f.File, err = os.OpenFile(f.temp, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666); err != nil {
 			return nil, err
 		}
 	}
@@ -54,6 +57,11 @@ func Create(path string) (*File, error) {
 		return nil, errors.Join(err, f.Discard())
 	}
 	return f, nil
+}
+
+// beside is a name for the file until it is in its place.
+func (f *File) beside() string {
+	return filepath.Join(filepath.Dir(f.path), fmt.Sprintf(".%s-%d", filepath.Base(f.path), rand.Uint64()))
 }
 
 // place is where a path leads by symbolic links. There may be nothing yet.
@@ -73,9 +81,16 @@ func place(path string) string {
 
 // Commit puts the file in its place. On error it is discarded, and what was there stays.
 func (f *File) Commit() error {
-	err := errors.Join(f.Sync(), f.Close())
+	err := f.Sync()
+	if err == nil && f.temp == "" {
+		temp := f.beside()
+		if err = name(f.File, temp); err == nil {
+			f.temp = temp
+		}
+	}
+	err = errors.Join(err, f.Close())
 	if err == nil {
-		err = os.Rename(f.Name(), f.path)
+		err = os.Rename(f.temp, f.path)
 	}
 	if err != nil {
 		return errors.Join(err, f.Discard())
@@ -94,7 +109,10 @@ func (f *File) Discard() error {
 	if errors.Is(err, fs.ErrClosed) {
 		err = nil
 	}
-	return errors.Join(err, os.Remove(f.Name()))
+	if f.temp == "" {
+		return err
+	}
+	return errors.Join(err, os.Remove(f.temp))
 }
 
 // syncFolder makes sure that a rename is on the disk. Windows has no such thing.

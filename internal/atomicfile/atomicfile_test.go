@@ -10,6 +10,16 @@ import (
 	"testing"
 )
 
+// TestMain runs all tests twice, the second time as where files have names from the start.
+func TestMain(m *testing.M) {
+	status := m.Run()
+	if status == 0 {
+		nameless = func(string) *os.File { return nil }
+		status = m.Run()
+	}
+	os.Exit(status)
+}
+
 // holds checks that a folder has exactly this in one file.
 func holds(t *testing.T, path, want string) {
 	t.Helper()
@@ -130,6 +140,28 @@ func TestDiscard(t *testing.T) {
 		t.Error(err)
 	}
 	holds(t, path, "")
+}
+
+// A process that is killed leaves nothing behind of a file that it was writing, where the system can do that.
+func TestNameless(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	f, err := Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.temp != "" {
+		t.Skip("there are no files without a name here")
+	}
+	if _, err := f.WriteString("new"); err != nil {
+		t.Error(err)
+	}
+	if list, err := os.ReadDir(filepath.Dir(path)); err != nil || len(list) != 0 {
+		t.Errorf("the folder has %v, %v", list, err)
+	}
+	if err := f.Commit(); err != nil {
+		t.Error(err)
+	}
+	holds(t, path, "new")
 }
 
 // What can't be put in place leaves nothing behind.
