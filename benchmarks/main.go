@@ -132,6 +132,11 @@ func parse(args []string) (*options, error) {
 	if err := known("peer", o.peers, []string{gorgoniaPeer, torchPeer}); err != nil {
 		return nil, err
 	}
+	for _, mode := range o.modes {
+		if err := known("torch-modes", strings.Split(mode, "+"), []string{"eager", "compile", "graph", "last"}); err != nil {
+			return nil, err
+		}
+	}
 	var all []string
 	for _, name := range o.suites {
 		for _, w := range suites[name].workloads {

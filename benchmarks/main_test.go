@@ -34,6 +34,7 @@ func TestUsage(t *testing.T) {
 		{"unknown suite", []string{"--suite", "boat"}, []string{`--suite "boat"`, "host"}},
 		{"unknown workload", []string{"--suite", "host", "--workload", "mlp,lstm"}, []string{`--workload "lstm"`, "mlp, cnn, matmul, elementwise, loader, recompute"}},
 		{"unknown peer", []string{"--suite", "host", "--peer", "jax"}, []string{`--peer "jax"`, "gorgonia, torch"}},
+		{"unknown mode of PyTorch", []string{"--suite", "card", "--torch-modes", "eager,compile+grahp"}, []string{`--torch-modes "grahp"`, "eager, compile, graph, last"}},
 		{"argument", []string{"host"}, []string{`"host"`, "--suite host"}},
 		{"no runs", []string{"--suite", "host", "--runs", "0"}, []string{"--runs 0", "at least 1"}},
 		{"negative time", []string{"--suite", "host", "--min-time", "-1s"}, []string{"--min-time -1s"}},
