@@ -1,6 +1,7 @@
 package jobtest
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -71,7 +72,34 @@ func TestWorkersThatFail(t *testing.T) {
 
 // TestCheckpointThatFails: all ranks have the error of rank 0, which can't write, and which is the root cause.
 func TestCheckpointThatFails(t *testing.T) {
-	run(t, nil, four, "--save", t.TempDir()).wants(t, 1, `root cause: rank 0 `, `dp: save checkpoint: .* no regular file`, `then:`)
+	path := filepath.Join(t.TempDir(), "none", "checkpoint")
+	run(t, nil, four, "--checkpoint", path).wants(t, 1, `root cause: rank 0 `, `dp: save checkpoint: .*no such file`, `then:`)
+}
+
+// TestGoesOnAfterRestarts: a job whose workers are lost again and again comes to the checkpoint of one that loses none, to the bit.
+func TestGoesOnAfterRestarts(t *testing.T) {
+	for _, strategy := range []string{"gather", "sharded"} {
+		t.Run(strategy, func(t *testing.T) {
+			t.Parallel()
+			var files [2][]byte
+			for i, faults := range [][]string{nil, {"--fault", "kill@2:4", "--fault", "panic@0:4", "--fault", "exit@1:9", "--fault", "kill@0:19"}} {
+				path := filepath.Join(t.TempDir(), "checkpoint")
+				e := run(t, nil, with(four, "--max-restarts", "4"), with(faults, "--checkpoint", path, "--strategy", strategy)...)
+				e.wants(t, 0)
+				ready, first := strings.Count(e.stdout, "ready"), strings.Count(e.stdout, "stepped")
+				if ready != 4*(1+len(faults)/2) || first != 4 {
+					t.Errorf("%d workers have trained, %d of them from the first step on", ready, first)
+				}
+				var err error
+				if files[i], err = os.ReadFile(path); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !bytes.Equal(files[0], files[1]) {
+				t.Error("the checkpoints differ")
+			}
+		})
+	}
 }
 
 // TestWorkersThatLeaveSomething end well, and what they started ends with them.
@@ -139,7 +167,7 @@ func TestLauncherGetsSignals(t *testing.T) {
 	}
 }
 
-// TestRestart: the group is started again as a whole, and the second time nothing happens.
+// TestRestart: the group is started again as a whole, as often as it may be.
 func TestRestart(t *testing.T) {
 	e := run(t, nil, with(four, "--max-restarts", "2"), "--fault", "exit@2:5")
 	e.wants(t, 3, `restart`, `restart`, `rank 2`)

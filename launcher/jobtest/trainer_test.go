@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -45,13 +46,13 @@ func (f *fault) String() string { return "" }
 
 // trainer is the worker's options.
 type trainer struct {
-	faults   faults
-	steps    int
-	feed     string
-	strategy string
-	seed     uint64
-	hidden   int
-	save     string // where a checkpoint goes at the end; "": nowhere
+	faults     faults
+	steps      int
+	feed       string
+	strategy   string
+	seed       uint64
+	hidden     int
+	checkpoint string // to go on from, and to save to after each third step and at the end; then each fault has its attempt. "": none
 }
 
 type faults []fault
@@ -69,15 +70,15 @@ func (f *faults) String() string { return "" }
 
 func trainerMain() {
 	var o trainer
-	fs := flag.NewFlagSet("trainer", flag.ExitOnError)
-	fs.Var(&o.faults, "fault", "KIND@RANK:STEP")
-	fs.IntVar(&o.steps, "steps", 20, "")
-	fs.StringVar(&o.feed, "feed", "scatter", "")
-	fs.StringVar(&o.strategy, "strategy", "gather", "")
-	fs.Uint64Var(&o.seed, "seed", 1, "")
-	fs.IntVar(&o.hidden, "hidden", 20, "")
-	fs.StringVar(&o.save, "save", "", "")
-	_ = fs.Parse(os.Args[1:]) // ends the process on an error
+	flags := flag.NewFlagSet("trainer", flag.ExitOnError)
+	flags.Var(&o.faults, "fault", "KIND@RANK:STEP")
+	flags.IntVar(&o.steps, "steps", 20, "")
+	flags.StringVar(&o.feed, "feed", "scatter", "")
+	flags.StringVar(&o.strategy, "strategy", "gather", "")
+	flags.Uint64Var(&o.seed, "seed", 1, "")
+	flags.IntVar(&o.hidden, "hidden", 20, "")
+	flags.StringVar(&o.checkpoint, "checkpoint", "", "")
+	_ = flags.Parse(os.Args[1:]) // ends the process on an error
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := o.train(ctx); err != nil {
@@ -125,7 +126,12 @@ func (o *trainer) train(ctx context.Context) (err error) {
 	fmt.Printf("rank %d pid %d ready\n", t.Rank(), os.Getpid())
 	const batch = 10
 	loss := 0.0
-	for step := range o.steps {
+	if o.checkpoint != "" {
+		if err := t.LoadCheckpoint(o.checkpoint); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	for step := t.Steps(); step < o.steps; step++ {
 		if o.happens(t.Rank(), step) {
 			return nil
 		}
@@ -146,10 +152,10 @@ func (o *trainer) train(ctx context.Context) (err error) {
 		if step == 0 {
 			fmt.Printf("rank %d stepped\n", t.Rank())
 		}
-	}
-	if o.save != "" {
-		if err := t.SaveCheckpoint(o.save); err != nil {
-			return err
+		if o.checkpoint != "" && (step%3 == 2 || step == o.steps-1) {
+			if err := t.SaveCheckpoint(o.checkpoint); err != nil {
+				return err
+			}
 		}
 	}
 	fmt.Printf("rank %d done, loss %.6f\n", t.Rank(), loss)
@@ -189,8 +195,8 @@ func part(t tensor.Tensor, r data.Range) tensor.Tensor {
 // happens lets happen what is to happen to this rank before a step, -1 being before it joins the others. It reports whether the rank
 // leaves its loop.
 func (o *trainer) happens(rank, step int) (leaves bool) {
-	for _, f := range o.faults {
-		if f.rank != rank || f.step != step {
+	for i, f := range o.faults {
+		if f.rank != rank || f.step != step || o.checkpoint != "" && os.Getenv("TORCHELASTIC_RESTART_COUNT") != strconv.Itoa(i) {
 			continue
 		}
 		switch f.kind {
