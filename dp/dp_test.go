@@ -802,8 +802,8 @@ func TestDim(t *testing.T) {
 	const n = 7
 	x, _ := batchOf(rng, 4, []int{n}, 2)
 	y, _ := batchOf(rng, 2, []int{n}, 2)
-	run := func(ids ...int) ([]float32, []float32) {
-		d, err := dp.New(&sideways{nn.Linear(4, 2)}, nn.MSE(), nn.SGD(0.1), dp.Seed(1), dp.Dim(1), dp.DeviceIDs(ids...))
+	run := func(loss nn.Loss, ids ...int) ([]float32, []float32) {
+		d, err := dp.New(&sideways{nn.Linear(4, 2)}, loss, nn.SGD(0.1), dp.Seed(1), dp.Dim(1), dp.DeviceIDs(ids...))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -822,10 +822,15 @@ func TestDim(t *testing.T) {
 		}
 		return state(t, d), out.Data().([]float32)
 	}
-	params, out := run(0)
-	gotParams, gotOut := run(0, 1, 2)
-	if d, o := apart(gotParams, params), apart(gotOut, out); !(d < 1e-5) || !(o < 1e-5) {
-		t.Errorf("three cards: parameters are %.3g, outputs %.3g apart from one card's", d, o)
+	function := func(_ *nn.Graph, out, target *gorgonia.Node) (*gorgonia.Node, error) {
+		return gorgonia.Mean(gorgonia.Must(gorgonia.Square(gorgonia.Must(gorgonia.Sub(out, target)))))
+	}
+	for name, loss := range map[string]nn.Loss{"mse": nn.MSE(), "function": nn.LossFunc(function)} {
+		params, out := run(loss, 0)
+		gotParams, gotOut := run(loss, 0, 1, 2)
+		if d, o := apart(gotParams, params), apart(gotOut, out); !(d < 1e-5) || !(o < 1e-5) {
+			t.Errorf("%s, three cards: parameters are %.3g, outputs %.3g apart from one card's", name, d, o)
+		}
 	}
 }
 
