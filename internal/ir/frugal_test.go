@@ -55,6 +55,30 @@ func TestFrugalTakesLess(t *testing.T) {
 	}
 }
 
+// TestSumsOverRanksKeepTheirOrder: one rank's share may be large enough for a frugal program, and another's not.
+func TestSumsOverRanksKeepTheirOrder(t *testing.T) {
+	for _, frugal := range []bool{false, true} {
+		in, out := slotsOf(Input, "x a b", Of(3, 4), Of(4, 64), Of(4, 32)), slotsOf(Output, "a b", Of(1, 64), Of(1, 32))
+		var g Graph
+		for i, s := range out {
+			g.Store(s, g.Add(AllReduceSum{}, nil, g.Reduce(Sum, g.MatMul(g.Read(in[0]), g.Read(in[1+i])), 0)))
+		}
+		p, err := Compile("sums", [NumRegions]int{}, Target{Frugal: frugal}, Part{Graph: &g})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var sizes []int
+		for _, s := range p.Steps {
+			if _, ok := s.Op.(Collective); ok {
+				sizes = append(sizes, s.In[0].Shape.Size())
+			}
+		}
+		if !slices.Equal(sizes, []int{64, 32}) {
+			t.Errorf("frugal %t: sums of %v elements, want those of 64 first", frugal, sizes)
+		}
+	}
+}
+
 func TestLoans(t *testing.T) {
 	got := loans([]touch{
 		{0, 10, 5, true}, {0, 4, 7, false}, // stored in first, then read

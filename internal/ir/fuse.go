@@ -55,8 +55,16 @@ func fuse(g *Graph, target Target) *fuser {
 	for _, st := range g.Stores {
 		f.stored[st.Value.ID] = true
 	}
+	var sum *unit // the last over ranks
 	for _, v := range g.Values {
 		f.start(v)
+		if _, ok := v.Op.(AllReduceSum); ok {
+			// Ranks meet in the order in which sums were built, however their own shares are best scheduled.
+			if sum != nil {
+				f.unit[v].after = append(f.unit[v].after, sum)
+			}
+			sum = f.unit[v]
+		}
 	}
 	for _, v := range g.Values {
 		u := f.unit[v]
