@@ -63,6 +63,7 @@ func (c *Compiler) Train(s Share) (*TrainGraph, error) {
 		return nil, err
 	}
 	ints := dtype == tensor.Int32
+	g.samples = s.Samples
 	y := g.Input("target", dtype, shape...)
 	term, err := c.Loss.Loss(g, out, y)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 type Graph struct {
 	expr     *gorgonia.ExprGraph
 	training bool
+	samples  int            // of a training step's share; 0: dimension 0 of the output counts them
 	names    map[any]string // of the modules, parameters and buffers of the bound model
 	bound    bool
 

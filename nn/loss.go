@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -48,7 +49,7 @@ func (f LossFunc) Loss(g *Graph, out, target *gorgonia.Node) (Term, error) {
 	if mean == nil || !mean.IsScalar() {
 		return Term{}, fmt.Errorf("nn: loss function: the mean over the samples must be a scalar node, not %v", mean)
 	}
-	n := float64(sizeOf(out.Shape())) // in proportion to the samples, whichever dimension counts them
+	n := float64(cmp.Or(g.samples, out.Shape()[0]))
 	var t Term
 	if t.Sum, err = op.Scale(mean, n); err == nil {
 		t.Weight, err = op.Number(out, n)
