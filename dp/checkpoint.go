@@ -70,7 +70,8 @@ func (t *DataParallel) SaveCheckpoint(path string) error {
 // of ranks training comes to the same bits. Settings of the optimizer, the schedule and the seed are this trainer's, and where to go
 // on among the batches is for the caller to say, by [DataParallel.Steps].
 //
-// Where there is no such file the error is an [fs.ErrNotExist]. When a file is refused nothing has changed.
+// Where there is no such file the error is an [fs.ErrNotExist]. When a file is refused nothing has changed. After another failure the trainer gives a
+// [*TornError] from there on.
 //
 // In a job of several processes every process calls LoadCheckpoint. Rank 0 reads, where its path says, and all return its error.
 func (t *DataParallel) LoadCheckpoint(path string) error {
@@ -96,7 +97,8 @@ func (t *DataParallel) LoadCheckpoint(path string) error {
 		return t.reported(err)
 	}
 	if err := t.remember(ctx, c); err != nil {
-		return t.failed(err)
+		t.torn = &TornError{fmt.Errorf("a checkpoint was loaded by half: %w", t.failed(err))}
+		return t.torn
 	}
 	t.updates = steps
 	return nil

@@ -1,6 +1,7 @@
 package dp_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -8,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"gorgonia.org/gorgonia"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/tandem-train/tandem/cudaops/cudaopstest"
 	"github.com/tandem-train/tandem/dp"
+	"github.com/tandem-train/tandem/dp/comm"
 	"github.com/tandem-train/tandem/nn"
 )
 
@@ -320,4 +323,58 @@ func TestCheckpointErrorsAreHeard(t *testing.T) {
 		_, err := run(t, d, x, y)
 		return err
 	}))
+}
+
+// halfway is a rank's end of groups in which one broadcast succeeds, on rank 1, and no other.
+type halfway struct{ end }
+
+func (e halfway) NewGroup(ctx context.Context, facts []comm.Fact) (comm.Comm, error) {
+	g, err := e.end.NewGroup(ctx, facts)
+	if err == nil && e.rank == 1 {
+		g = &oneBroadcast{Comm: g}
+	}
+	return g, err
+}
+
+type oneBroadcast struct {
+	comm.Comm
+	done bool
+}
+
+func (c *oneBroadcast) Broadcast(ctx context.Context, buf []float32, root int) error {
+	if c.done {
+		return errors.New("the wire is cut")
+	}
+	c.done = true
+	return c.Comm.Broadcast(ctx, buf, root)
+}
+
+// TestCheckpointLoadedByHalf: ranks that may have one part of a checkpoint each do not go on with that.
+func TestCheckpointLoadedByHalf(t *testing.T) {
+	tk, path := tasks()[0], filepath.Join(t.TempDir(), "checkpoint")
+	x, y := batches(tk, 1, 9)
+	save := func(d *dp.DataParallel) error { return d.SaveCheckpoint(path) }
+	allWell(t, together(t, 2, tk, save, dp.WithStrategy(dp.AllReduce)))
+	cudaopstest.Setup(t, "", "")
+	m := newMeeting(2)
+	var ranks sync.WaitGroup
+	for r := range 2 {
+		ranks.Go(func() {
+			d, err := dp.New(tk.model(), tk.loss(), tk.opt(), dp.Seed(3), dp.WithSession(halfway{end{m, r}}), dp.WithStrategy(dp.AllReduce))
+			if err != nil {
+				t.Errorf("rank %d: %v", r, err)
+				return
+			}
+			defer closed(t, d)
+			first := d.LoadCheckpoint(path)
+			_, later := d.Step(t.Context(), x[0], y[0])
+			for _, err := range []error{first, later} {
+				var torn *dp.TornError
+				if !errors.As(err, &torn) || !strings.Contains(err.Error(), "by half") || !strings.Contains(err.Error(), "the wire is cut") {
+					t.Errorf("rank %d: %v", r, err)
+				}
+			}
+		})
+	}
+	ranks.Wait()
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/tandem-train/tandem/internal/ir"
 )
 
-// TornError is the error of a trainer whose cards were cut off in the middle of an exchange, because one of them or its process has failed:
-// parameters and optimizer state are not to be used any more. Make a new trainer from the last checkpoint.
+// TornError is the error of a trainer whose cards were cut off in the middle of an exchange, or that has loaded half of a checkpoint, because one
+// of its cards or processes has failed: parameters and optimizer state are not to be used any more. Make a new trainer from the last checkpoint.
 type TornError struct{ Err error }
 
 func (e *TornError) Error() string {
