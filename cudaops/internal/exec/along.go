@@ -92,26 +92,27 @@ func (a along) plan(b *planner, s *ir.Step) error {
 		return err
 	}
 	rest := plain[1:]
+	var sums []ir.Step // that each piece adds up of what is its own
 	var mask *ir.Operand
 	turned := a.copied == 0 && s.Epilogue.Sums && p.strides[0][0] == 1
 	if turned {
+		last := len(rest) - 1
+		rest, sums = rest[:last], rest[last:]
 		if m, ok := b.takeMask(s); ok {
 			mask = &m
 		}
 	}
-	n := max(a.pieces, 1)
 	fresh, free := b.fresh, b.used
-	for i := range n {
+	for i := range a.pieces {
 		if i > 0 {
 			if fresh {
 				free = b.own[b.step].from
 			}
 			b.used = free // the piece before it is done with that
 		}
-		q, after := p.piece(a.copied, i, n), []ir.Step(nil)
+		q, after := p.piece(a.copied, i, a.pieces), slices.Clone(sums)
 		switch {
 		case turned:
-			after = []ir.Step{rest[len(rest)-1]}
 			err = b.turn(&q, mask, i, &after[0])
 		case a.copied == 0:
 			err = b.copied(&q, 0, q.k, 1)
@@ -132,9 +133,6 @@ func (a along) plan(b *planner, s *ir.Step) error {
 		if err != nil {
 			return err
 		}
-	}
-	if turned {
-		rest = rest[:len(rest)-1]
 	}
 	return b.rest(rest)
 }

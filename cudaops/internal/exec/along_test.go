@@ -125,7 +125,7 @@ func TestMaskGoesAlong(t *testing.T) {
 				c.others(s, dy)
 			}
 		})
-		p, err := newPlan(s.compile(), turning{copying{}, along{copied: 0, parts: 2}}, false)
+		p, err := newPlan(s.compile(), turning{copying{}, along{copied: 0, parts: 2, pieces: 1}}, false)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -323,7 +323,7 @@ type copying struct{ none }
 
 func (copying) choose(b *planner, s *ir.Step) (way, error) {
 	if s.Epilogue.Sums {
-		return along{copied: 1, parts: 1}.way(), nil
+		return along{copied: 1, parts: 1, pieces: 1}.way(), nil
 	}
 	return b.ways(s, 0)[0], nil
 }

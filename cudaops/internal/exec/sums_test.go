@@ -52,7 +52,7 @@ func TestSumsGoToTheUpdate(t *testing.T) {
 				s.next()
 				use(s, m)
 			}
-			p, err := newPlan(s.compile(), turning{copying{}, along{copied: 0, parts: 2}}, false)
+			p, err := newPlan(s.compile(), turning{copying{}, along{copied: 0, parts: 2, pieces: 1}}, false)
 			if err != nil {
 				t.Fatal(err)
 			}
