@@ -70,7 +70,7 @@ func (s *session) report() (*report, error) {
 	r := &s.reached
 	rep := &report{
 		Steps:        r.steps,
-		Epochs:       r.epochs,
+		Epochs:       r.steps / s.train.Batches(),
 		WorldSize:    s.trainer.WorldSize(),
 		SkippedSteps: r.skipped,
 		Strategy:     s.trainer.Strategy().String(),

@@ -36,11 +36,11 @@ type session struct {
 
 // progress is how far a session has come.
 type progress struct {
-	steps, epochs int     // done; an epoch that was cut short is not
-	loss          float64 // of the last step
-	accuracy      float64 // on the test images, 0..1
-	tested        int     // steps that the tested model had; 0 before the first test
-	skipped       int     // steps, by then, whose gradients did not fit in float16
+	steps    int     // done
+	loss     float64 // of the last step
+	accuracy float64 // on the test images, 0..1
+	tested   int     // steps that the tested model had; 0 before the first test
+	skipped  int     // steps, by then, whose gradients did not fit in float16
 
 	images, firstImages int           // of all steps, of the first
 	busy, firstBusy     time.Duration // in training, by all steps and by the first
@@ -232,10 +232,8 @@ func (s *session) resume() error {
 	case err != nil:
 		return fmt.Errorf("--checkpoint %s: %w", path, err)
 	}
-	r := &s.reached
-	r.steps = s.trainer.Steps()
-	r.epochs = r.steps / s.train.Batches()
-	s.console.resultf("going on from %s, after %d of %d steps", path, r.steps, s.planned)
+	s.reached.steps = s.trainer.Steps()
+	s.console.resultf("going on from %s, after %d of %d steps", path, s.reached.steps, s.planned)
 	return nil
 }
 
@@ -297,7 +295,6 @@ func (s *session) epoch(ctx context.Context) error {
 			break
 		}
 	}
-	r.epochs = r.steps / s.train.Batches()
 	return nil
 }
 
