@@ -276,9 +276,10 @@ func (t *DataParallel) rememberState(ctx context.Context, r *rank, c *checkpoint
 	slots, lo, hi := t.stateRange(r.index)
 	counts := t.stateCounts()
 	for i := range t.compiler.Optimizer.State() {
-		own := make([]float32, hi-lo)
+		var own []float32
 		switch {
 		case counts != nil:
+			own = make([]float32, hi-lo)
 			var all []float32
 			if r.index == 0 {
 				all = c.state[i]
@@ -288,6 +289,8 @@ func (t *DataParallel) rememberState(ctx context.Context, r *rank, c *checkpoint
 			}
 		case c != nil:
 			own = c.state[i][lo:hi]
+		default:
+			own = make([]float32, hi-lo)
 		}
 		if t.cfg.strategy == AllReduce && t.procs != nil {
 			if err := r.group.Broadcast(ctx, own, 0); err != nil {
